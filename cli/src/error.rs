@@ -132,6 +132,13 @@ impl CliError {
                 NnError::Gpu(GpuError::Poisoned { .. } | GpuError::Driver(_)) => {
                     Some("run again with TREFOIL_SYNC=1 to see which kernel failed")
                 }
+                NnError::Gpu(GpuError::IndexOutOfRange { op }) | NnError::OutOfRange { op, .. }
+                    if op.starts_with("embedding") =>
+                {
+                    Some(
+                        "set num_embeddings of the embedding above the largest id in the data, or correct the data",
+                    )
+                }
                 NnError::Gpu(GpuError::IndexOutOfRange { .. }) | NnError::OutOfRange { .. } => {
                     Some("check that class ids in the data are below the number of outputs of the last layer")
                 }

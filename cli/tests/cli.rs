@@ -560,6 +560,25 @@ fn malformed_rows_are_counted_and_named() {
     assert!(e.contains("row 17, column 2"), "{e}");
 }
 
+#[test]
+fn ids_beyond_a_table_are_named_with_its_size() {
+    let f = Folder::new("vocabulary");
+    let data = f.write("t.txt", &"abcd".repeat(20));
+    let run = f.write(
+        "run.json",
+        &format!(
+            r#"{{ "data": {{ "text": "{data}", "length": 6, "test_share": 0.25 }},
+                  "model": {{ "layers": [{{ "type": "embedding", "num_embeddings": 3, "embedding_dim": 2 }},
+                                          {{ "type": "dense", "out_features": 4 }}] }},
+                  "train": {{ "epochs": 1, "batch_size": 4, "shuffle": false }} }}"#
+        ),
+    );
+    let e = fails(&["train", &run, "--backend", "cpu"], 1);
+    let named = "embedding: id 3 in row 0, position 3 of the inputs of the training data is out of range: \
+                 num_embeddings is 3";
+    assert!(e.contains(named) && e.contains("set num_embeddings") && !e.contains("class ids"), "{e}");
+}
+
 const CASES: &str = r#"[
 {"id": "copy", "op": "copy", "n": 1000},
 {"id": "act_gelu_bf16", "op": "activation", "kind": "gelu", "n": 1000, "dtype": "bf16"},
@@ -606,19 +625,17 @@ const CASES: &str = r#"[
 {"id": "edge_softmax", "op": "edge_softmax", "nodes": 20, "edges": 60, "heads": 4},
 {"id": "gat", "op": "gat_layer", "nodes": 20, "edges": 60, "dim": 8, "heads": 4},
 {"id": "spiral", "op": "spiral_conv", "n": 2, "v": 15, "c": 3, "k": 4, "s": 5},
-{"id": "mlp", "op": "train_mlp", "batch": 4, "in": 5, "hidden": [6, 7], "out": 3},
-{"id": "later", "op": "teleport", "n": 3}
+{"id": "mlp", "op": "train_mlp", "batch": 4, "in": 5, "hidden": [6, 7], "out": 3}
 ]"#;
 
 #[test]
 fn bench_times_every_operation() {
     let f = Folder::new("bench");
     let (cases, out) = (f.write("cases.json", CASES), f.at("out.json"));
-    let table = ok(&["bench", &cases, "--backend", "cpu", "--json", &out, "--budget", "0.001"]);
-    assert!(table.contains("teleport is not in this build"), "{table}");
+    ok(&["bench", &cases, "--backend", "cpu", "--json", &out, "--budget", "0.001"]);
     let result: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
     let cases: Vec<serde_json::Value> = serde_json::from_str(CASES).unwrap();
-    for c in &cases[..cases.len() - 1] {
+    for c in &cases {
         let (id, op) = (c["id"].as_str().unwrap(), trefoil_bench::operation(c["op"].as_str().unwrap()));
         assert!(result[id]["fwd_us"].as_f64().is_some_and(|t| t > 0.0), "{id}: {}", result[id]);
         assert_eq!(result[id]["bwd_us"].is_number(), op.is_some_and(|o| o.backward.is_some()), "{id}");
@@ -654,6 +671,16 @@ fn bench_errors_name_the_case() {
         let e = fails(&["bench", &cases, "--backend", "cpu"], 1);
         assert!(e.contains(words), "{text}: {e}");
     }
+    let cases =
+        f.write("cases.json", r#"[{"id": "a", "op": "copy", "n": 4}, {"id": "b", "op": "teleport"}]"#);
+    let (out, bad) = (f.at("out.json"), ["bench", &cases, "--backend", "cpu", "--budget", "0.001"]);
+    let e = fails(&[&bad[..], &["--json", &out]].concat(), 1);
+    assert!(e.contains("case `b`: no operation `teleport`; the operations are"), "{e}");
+    for name in ["softmax", "train_mlp", "layer"] {
+        assert!(e.split([',', '\n']).any(|n| n.trim() == name), "{name}: {e}");
+    }
+    assert!(!std::path::Path::new(&out).exists());
+    ok(&[&bad[..], &["--only", "a"]].concat());
     assert!(fails(&["bench", "no/such.json"], 1).contains("cannot read no/such.json"));
     let cases = f.write("cases.json", "[]");
     fails(&["bench", &cases, "--backend", "cpu", "--budget", "0"], 1);

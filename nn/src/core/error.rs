@@ -108,7 +108,7 @@ pub enum NnError {
     },
     /// A label or another index is out of range. The device noticed, at the latest when the host last waited for it; reads of that index gave
     /// 0.
-    #[error("{op}: index {index} in {place} is out of range, which is 0..{limit}")]
+    #[error("{op}: {}", out_of_range(.op, .place, *.index, *.limit))]
     OutOfRange {
         /// The operation.
         op: &'static str,
@@ -244,6 +244,16 @@ pub enum NnError {
         /// What is there.
         found: String,
     },
+    /// A file of another format, which its first bytes show.
+    #[error("{}: expected {expected}, found {found}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The format that can be read here.
+        expected: &'static str,
+        /// The format that it has, and how to write the other one.
+        found: &'static str,
+    },
     /// A configuration value is missing, unknown, of a wrong type or out of range.
     #[error("{file}: `{key}`: {what}")]
     Config {
@@ -348,6 +358,14 @@ impl NnError {
 
     pub(crate) fn config(key: impl Into<String>, what: impl Into<String>) -> NnError {
         NnError::Config { file: "configuration".into(), key: key.into(), what: what.into() }
+    }
+}
+
+/// An index out of range, in the words of who gave it.
+fn out_of_range(op: &str, place: &str, index: i64, limit: usize) -> String {
+    match op {
+        "embedding" => format!("id {index} in {place} is out of range: num_embeddings is {limit}"),
+        _ => format!("index {index} in {place} is out of range, which is 0..{limit}"),
     }
 }
 

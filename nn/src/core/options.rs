@@ -81,7 +81,7 @@ pub(crate) fn object(path: &str, value: Value, expected: &str) -> Result<Map<Str
 }
 
 /// The name nearest to one that is not known, if a third of its letters at most are wrong.
-fn nearest<'a>(name: &str, all: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(name: &str, all: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let distance = |other: &&str| strsim::damerau_levenshtein(name, other);
     all.into_iter().filter(|n| 3 * distance(n) <= n.len().max(3)).min_by_key(distance)
 }

@@ -5,7 +5,7 @@ use trefoil::ops::reduce::Reduce;
 
 use crate::core::autograd::{BackwardCtx, Saved, out};
 use crate::core::error::Result;
-use crate::core::tensor::{Tensor, axis, same_device};
+use crate::core::tensor::{Tensor, axis, same_device, same_dtype};
 
 impl Tensor {
     /// act(x) element by element.
@@ -70,6 +70,7 @@ impl Tensor {
     /// `torch.nn.functional.prelu`. Errors: `Invalid` for another number of slopes.
     pub fn prelu(&self, slope: &Tensor) -> Result<Tensor> {
         same_device("prelu", self, slope)?;
+        same_dtype("prelu", self, slope)?;
         let (x, a) = (self.contiguous()?, slope.contiguous()?);
         let y = self.like(self.shape())?;
         self.device().prelu(x.operand().view()?, a.operand().view()?, y.operand().view_mut()?)?;

@@ -5,7 +5,7 @@ use trefoil::ops::conv::{CausalConvBwd, CausalConvIo, Conv, ConvBwd, ConvIo, Def
 
 use crate::core::autograd::{BackwardCtx, Saved, grad_enabled, out};
 use crate::core::error::{Result, invalid};
-use crate::core::tensor::{Tensor, same_device};
+use crate::core::tensor::{Tensor, same_device, same_dtype};
 use crate::functional::gemm::fuses;
 use crate::functional::operand::{Inputs, operand, save, saved, view, view_mut, whole};
 
@@ -91,6 +91,7 @@ impl Tensor {
         let op = way.name();
         same_device(op, self, weight)?;
         bias.map_or(Ok(()), |b| same_device(op, self, b))?;
+        same_dtype(op, self, weight)?;
         if !fuses(p.act) {
             return self.convolve(way, weight, bias, &p.act(Activation::Identity))?.activation(p.act);
         }
@@ -164,6 +165,7 @@ impl Tensor {
         for t in [Some(weight), Some(offset), mask, bias].into_iter().flatten() {
             same_device(OP, self, t)?;
         }
+        same_dtype(OP, self, weight)?;
         let (n, _, spatial) = planes(OP, self)?;
         let ([co, _], k) = kernel(OP, weight, spatial.len())?;
         let y = self.like(&[&[n, co], &*p.output_size(spatial, k)?].concat())?;
@@ -285,6 +287,7 @@ impl Tensor {
         for t in [Some(weight), bias, state].into_iter().flatten() {
             same_device(OP, self, t)?;
         }
+        same_dtype(OP, self, weight)?;
         let (&[n, c, _], &[_, k]) = (self.shape(), weight.shape()) else {
             let got = format!("shapes {:?} and {:?}", self.shape(), weight.shape());
             return Err(invalid(OP, "weight", "x [N, C, L] and weight [C, K]", got));

@@ -6,7 +6,7 @@ use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo, Precision};
 
 use crate::core::autograd::{BackwardCtx, Saved, out, record};
 use crate::core::error::{Result, invalid};
-use crate::core::tensor::{Operand, Tensor, same_device};
+use crate::core::tensor::{Operand, Tensor, same_device, same_dtype};
 use crate::functional::elementwise::arithmetic::broadcast;
 use crate::functional::operand::whole;
 
@@ -97,6 +97,7 @@ impl Tensor {
         precision: Precision,
     ) -> Result<Tensor> {
         same_device("linear", self, weight)?;
+        same_dtype("linear", self, weight)?;
         let &[n, k] = weight.shape() else {
             return Err(invalid("linear", "weight", "shape [out, in]", format!("{:?}", weight.shape())));
         };

@@ -8,7 +8,7 @@ use trefoil::ops::mesh::{Diffusion, DiffusionBwd, DiffusionOperator, MeshBwd, Me
 
 use crate::core::autograd::{BackwardCtx, Saved, grad_enabled, out};
 use crate::core::error::{NnError, Result, invalid};
-use crate::core::tensor::{Device, Operand, Tensor, same_device};
+use crate::core::tensor::{Device, Operand, Tensor, same_device, same_dtype};
 use crate::functional::index::range::{check_index, check_range};
 use crate::functional::operand::{Inputs, operand, save, saved, view, view_mut, whole};
 
@@ -108,6 +108,7 @@ impl Mesh {
         for t in [Some(x), Some(weight), bias].into_iter().flatten() {
             same_device(OP, self.neighbors(), t)?;
         }
+        same_dtype(OP, x, weight)?;
         let (x, w, b) = (x.contiguous()?, weight.contiguous()?, whole(bias)?);
         let Some((_, lead)) = x.shape().split_last() else {
             return Err(invalid(OP, "x", "shape [N, C] or [B, N, C]", "a scalar"));

@@ -8,7 +8,7 @@ use trefoil::ops::norm::{
 
 use crate::core::autograd::{BackwardCtx, Saved, out, record};
 use crate::core::error::{Result, invalid};
-use crate::core::tensor::{Operand, Tensor, same_device};
+use crate::core::tensor::{Operand, Tensor, same_device, same_dtype};
 use crate::functional::operand::{Inputs, operand, save, saved, view, view_mut, whole};
 
 /// Running mean and variance per channel, f32 (f64 for f64 data), which a batch updates in place.
@@ -25,6 +25,11 @@ pub struct RunningStats {
 }
 
 impl RunningStats {
+    /// Error unless they have the dtype that statistics of an input have.
+    fn check(&self, op: &'static str, x: &Tensor) -> Result<()> {
+        if self.mean.dtype() == x.dtype().accumulator() { Ok(()) } else { same_dtype(op, x, &self.mean) }
+    }
+
     fn operands(&self) -> [Operand; 3] {
         [self.mean.operand(), self.var.operand(), self.count.operand()]
     }
@@ -84,6 +89,7 @@ impl Tensor {
         for t in [weight, bias, residual].into_iter().flatten() {
             same_device(OP, self, t)?;
         }
+        weight.or(bias).map_or(Ok(()), |w| same_dtype(OP, self, w))?;
         let (x, weight, bias, residual) =
             (self.contiguous()?, whole(weight)?, whole(bias)?, whole(residual)?);
         let mut inputs = Inputs::default();
@@ -171,6 +177,7 @@ impl Tensor {
         bias: Option<&Tensor>,
         stats: Option<&RunningStats>,
     ) -> Result<Tensor> {
+        stats.map_or(Ok(()), |r| r.check("instance_norm", self))?;
         let channels = self.shape().get(1).copied().unwrap_or(0);
         let y = self.channel_norm("instance_norm", p.groups(channels), weight, bias, |x, mut io| {
             let ops = stats.map(RunningStats::operands);
@@ -201,6 +208,7 @@ impl Tensor {
         for t in [weight, bias].into_iter().flatten() {
             same_device(op, self, t)?;
         }
+        weight.or(bias).map_or(Ok(()), |w| same_dtype(op, self, w))?;
         let (x, weight, bias) = (self.contiguous()?, whole(weight)?, whole(bias)?);
         let mut inputs = Inputs::default();
         inputs.push(Some(&x));
@@ -262,6 +270,10 @@ impl Tensor {
         const OP: &str = "batch_norm";
         for t in [residual, weight, bias].into_iter().flatten() {
             same_device(OP, self, t)?;
+        }
+        weight.or(bias).map_or(Ok(()), |w| same_dtype(OP, self, w))?;
+        if let BatchNormStats::Batch(Some(r)) = stats {
+            r.check(OP, self)?;
         }
         let channels = self.shape().get(1).copied().unwrap_or(0);
         let (x, residual) = (self.contiguous()?, whole(residual)?);

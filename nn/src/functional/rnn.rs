@@ -10,7 +10,7 @@ use trefoil::{DType, GradMut};
 use crate::core::autograd::{BackwardCtx, GradTarget, Saved, out, record};
 use crate::core::error::{Result, invalid};
 use crate::core::limits;
-use crate::core::tensor::{Operand, Tensor, is_trial, same_device};
+use crate::core::tensor::{Operand, Tensor, is_trial, same_device, same_dtype};
 use crate::functional::operand::{Inputs, operand, save, saved, view, view_mut, whole};
 
 /// Parameters of one recurrent layer and direction, k = [`RnnCell::gates`].
@@ -56,6 +56,7 @@ impl Tensor {
     ) -> Result<(Tensor, RnnState)> {
         const OP: &str = "rnn";
         same_device(OP, self, &weights.w_ih)?;
+        same_dtype(OP, self, &weights.w_ih)?;
         let (&[outer, inner, _], &[_, hidden]) = (self.shape(), weights.w_hh.shape()) else {
             let got = format!("shapes {:?} and {:?}", self.shape(), weights.w_hh.shape());
             return Err(invalid(OP, "x", "a sequence of rank 3 and recurrent weights of rank 2", got));
@@ -170,6 +171,7 @@ impl Tensor {
     ) -> Result<(Tensor, RnnState)> {
         const OP: &str = "conv_lstm";
         same_device(OP, self, &weights.w_ih)?;
+        same_dtype(OP, self, &weights.w_ih)?;
         let (&[steps, n, _, h, w], &[_, hidden, ..]) = (self.shape(), weights.w_hh.shape()) else {
             let got = format!("shapes {:?} and {:?}", self.shape(), weights.w_hh.shape());
             return Err(invalid(OP, "x", "images [T, N, C, H, W] and recurrent weights of rank 4", got));

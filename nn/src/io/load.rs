@@ -13,6 +13,7 @@ use crate::core::error::{At, NnError, Result};
 use crate::core::host_tensor::{HostTensor, convert, numel};
 use crate::core::limits;
 use crate::core::tensor::{Device, Tensor};
+use crate::io::foreign::{HEAD, format_of};
 use crate::io::names::NameMap;
 use crate::io::record::{Record, TensorSum, damaged_tensor};
 use crate::io::save::{INDEX, Index, PIECE};
@@ -119,8 +120,9 @@ pub struct StateFile {
 
 impl StateFile {
     /// Opens a `.safetensors` file, an index (`model.safetensors.index.json`) with its shards next to it, or a folder that holds
-    /// `model.safetensors.index.json` or `model.safetensors`. Errors: [`NnError::Io`]; [`NnError::Data`] for a truncated or foreign file,
-    /// and an index that does not match its shards; [`NnError::Checkpoint`] for a checkpoint with damaged metadata.
+    /// `model.safetensors.index.json` or `model.safetensors`. Errors: [`NnError::Io`]; [`NnError::Format`] for a file of PyTorch, NumPy or
+    /// GGUF, with the way to safetensors; [`NnError::Data`] for a truncated or foreign file, and an index that does not match its shards;
+    /// [`NnError::Checkpoint`] for a checkpoint with damaged metadata.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let mut path = path.as_ref().to_path_buf();
         if path.is_dir() {
@@ -180,6 +182,12 @@ impl StateFile {
         file.read_exact(&mut head).map_err(io())?;
         let header = u64::from_le_bytes(head);
         if header > MAX_HEADER {
+            // The length that other formats seem to have here is always larger.
+            let mut head = vec![];
+            file.rewind().and_then(|()| (&file).take(HEAD).read_to_end(&mut head)).map_err(io())?;
+            if let Some(found) = format_of(&head) {
+                return Err(NnError::Format { path: path.into(), expected: "a safetensors file", found });
+            }
             let expected = format!("a safetensors header of at most {MAX_HEADER} bytes");
             return Err(NnError::data(path, At::Byte(0), expected, format!("{header}")));
         }

@@ -2,6 +2,7 @@
 
 pub mod checkpoint;
 pub(crate) mod durable;
+mod foreign;
 pub(crate) mod load;
 pub(crate) mod names;
 pub(crate) mod record;

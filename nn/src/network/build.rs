@@ -5,9 +5,10 @@ use serde_json::{Map, Value};
 use trefoil::GpuError;
 
 use super::part::part;
+use super::unknown::unknown_type;
 use super::{LAYERS, LayerInfo};
 use crate::core::error::{NnError, Result};
-use crate::core::options::{join, known, read, resolve};
+use crate::core::options::{join, read, resolve};
 use crate::layers::Sequential;
 use crate::module::{InitContext, Layer};
 
@@ -36,9 +37,7 @@ impl<'a> Entry<'a> {
             None => return Err(NnError::config(join(path, "type"), "is missing")),
         };
         let Some(info) = LAYERS.iter().find(|l| l.name == name) else {
-            let what =
-                format!("unknown layer type `{name}`; {}", known(&name, LAYERS.iter().map(|l| l.name)));
-            return Err(NnError::config(join(path, "type"), what));
+            return Err(NnError::config(join(path, "type"), unknown_type(&name)));
         };
         Ok(Entry { info, path, options })
     }

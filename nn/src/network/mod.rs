@@ -44,6 +44,7 @@ mod options;
 mod part;
 mod shapes;
 mod table;
+mod unknown;
 
 use serde_json::{Map, Value};
 

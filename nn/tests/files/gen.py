@@ -64,6 +64,10 @@ index = {"metadata": {"total_size": total}, "weight_map": {n: f for f, ns in sha
 with open("sharded/model.safetensors.index.json", "w") as f:
     json.dump(index, f, indent=2)
 
+# What `torch.save` writes, and wrote before PyTorch 1.6.
+torch.save({"weight": torch.zeros(1)}, "weights.pt")
+torch.save({"weight": torch.zeros(1)}, "weights_pickled.pt", _use_new_zipfile_serialization=False)
+
 # NumPy: 2 x 3, element i is i - 2 (i for unsigned types).
 a = np.arange(6).reshape(2, 3)
 arrays = {n: (a if n[0] in "ub" else a - 2).astype(t) for n, t in {

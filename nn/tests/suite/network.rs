@@ -137,7 +137,12 @@ fn errors_name_the_place_and_what_stands_there() {
         ("[\"image\"]", "[\"image\", \"extra\"]", "layers[1].inputs", &["takes 1 inputs", "got 2"]),
         ("[\"image\"]", "\"image\"", "layers[1].inputs", &["sequence"]),
         // Options, of parts too.
-        ("\"type\": \"add\"", "\"type\": \"ad\"", "layers[5].type", &["`ad`", "add, concatenate"]),
+        (
+            "\"type\": \"add\"",
+            "\"type\": \"ad\"",
+            "layers[5].type",
+            &["`ad`", "did you mean `add`? docs/NETWORKS.md"],
+        ),
         ("\"type\": \"add\",", "", "layers[5].type", &["missing"]),
         ("\"type\": \"add\"", "\"type\": 7", "layers[5].type", &["7"]),
         ("\"sizes\": [2, 4]", "\"sizes\": [2, 4], \"num_splits\": 2", "layers[4].sizes", &["num_splits"]),
@@ -162,7 +167,12 @@ fn errors_name_the_place_and_what_stands_there() {
             "layers[0].out_feature",
             &["unknown field `out_feature` of `dense`; did you mean `out_features`? known are in_features"],
         ),
-        ("\"type\": \"dense\"", "\"type\": \"dens\"", "layers[0].type", &["did you mean `dense`? known are"]),
+        (
+            "\"type\": \"dense\"",
+            "\"type\": \"dens\"",
+            "layers[0].type",
+            &["did you mean `dense`? docs/NETWORKS.md lists"],
+        ),
         ("\"outputs\":", "\"output\":", "output", &["did you mean `outputs`?"]),
         (
             "\"kernel_size\": 3",

@@ -53,6 +53,9 @@ fn losses_and_tables_name_the_row() {
         let tokens = ids(&[0, 1, 2, 1, 9, 0], &[2, 3]);
         let y = table.forward(&tokens).unwrap().sum().unwrap();
         assert_eq!(found(y.item()), ("embedding", "row 1, position 1".into(), 9, 3));
+        let y = table.forward(&tokens).unwrap().sum().unwrap();
+        let text = y.item::<f32>().unwrap_err().to_string();
+        assert_eq!(text, "embedding: id 9 in row 1, position 1 is out of range: num_embeddings is 3");
         // Indices that are gone cannot be named; the report stays.
         drop((labels, tokens));
         let loss = entropy.forward(&x.detach(), &ids(&[0, 1, 2, 4], &[4])).unwrap();

@@ -76,7 +76,6 @@ whole training steps:
 {}
 and `layer`, a layer as networks describe it and its inputs:
   {{\"id\": \"glu\", \"op\": \"layer\", \"layer\": {{\"type\": \"swiglu\", \"d_model\": 1024, \"d_ff\": 4096}}, \"inputs\": [{{\"shape\": [4096, 1024]}}]}}
-Others are listed as not in this build.
 Times are medians of device events over random inputs that rotate, so that caches do not serve them; forward and
 backward are timed apart (of a layer both together, less the forward). Layers and training steps also say what many steps in a row take by the clock (`host_us`), what it
 takes to queue one (`queue_us`), and how many kernels it launches.",
@@ -92,7 +91,12 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
             a.budget
         )));
     }
-    let cases = read(&a.cases)?;
+    let mut cases = read(&a.cases)?;
+    cases.retain(|c| a.only.as_ref().is_none_or(|t| c.id().contains(t.as_str())));
+    // Before the first is timed.
+    if let Some(c) = cases.iter().find(|c| names().all(|name| name != c.op())) {
+        return Err(unknown(c));
+    }
     let d = a.backend.open()?;
     writeln!(out, "{}: {} ({})", d.id(), d.caps().name, d.caps().arch)?;
     report::head(out, a.copy)?;
@@ -100,7 +104,7 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     results.insert("_trefoil".into(), json!(env!("CARGO_PKG_VERSION")));
     results.insert("_device".into(), json!(d.caps().name));
     results.insert("_backend".into(), json!(d.id().to_string()));
-    for c in cases.iter().filter(|c| a.only.as_ref().is_none_or(|t| c.id().contains(t.as_str()))) {
+    for c in &cases {
         results.insert(c.id().to_string(), show(c, &d, a, out)?);
         out.flush()?;
     }
@@ -124,19 +128,28 @@ fn read(path: &Path) -> Result<Vec<Case>> {
         .collect()
 }
 
+/// The names of all operations.
+fn names() -> impl Iterator<Item = &'static str> {
+    operations().map(|o| o.name).chain(train::OPERATIONS).chain([layer::OPERATION])
+}
+
+/// The error of a case whose operation is none of [`names`].
+fn unknown(c: &Case) -> CliError {
+    let known = wrapped(names());
+    CliError::Input(format!("case `{}`: no operation `{}`; the operations are\n{known}", c.id(), c.op()))
+}
+
 fn write_json(path: &Path, results: &Value) -> Result<()> {
     std::fs::write(path, format!("{results:#}\n")).map_err(CliError::file("write", path))
 }
 
-/// Times a case, writes its line and returns its result. A case that does not fit into memory, or whose operation is not known, does not end
-/// the run; a failed device does.
+/// Times a case, writes its line and returns its result. A case that does not fit into memory does not end the run; a failed device does.
 fn show(c: &Case, d: &Device, a: &Args, out: &mut dyn Write) -> Result<Value> {
     let error = match time(c, d, a) {
-        Ok(Some(row)) => {
+        Ok(row) => {
             row.write_text(out, c.id(), a.copy)?;
             return Ok(row.json());
         }
-        Ok(None) => format!("{} is not in this build", c.op()),
         Err(CliError::Nn(NnError::Gpu(
             e @ (GpuError::OutOfMemory { .. } | GpuError::Unsupported { .. }),
         ))) => {
@@ -152,8 +165,8 @@ fn show(c: &Case, d: &Device, a: &Args, out: &mut dyn Write) -> Result<Value> {
     Ok(json!({ "error": error }))
 }
 
-/// Times both directions of a case; `None` if there is no such operation.
-fn time(c: &Case, d: &Device, a: &Args) -> Result<Option<Row>> {
+/// Times both directions of a case.
+fn time(c: &Case, d: &Device, a: &Args) -> Result<Row> {
     if let Some(op) = operation(c.op()) {
         let cx = Context::rotating(&**d);
         let direction = |problem: Prepared| timed(&mut Work::of(problem, d), d, a);
@@ -162,18 +175,18 @@ fn time(c: &Case, d: &Device, a: &Args) -> Result<Option<Row>> {
             Some(prepare) => Some(direction(prepare(&cx, c)?)?),
             None => None,
         };
-        return Ok(Some(Row { fwd, bwd, host: None }));
+        return Ok(Row { fwd, bwd, host: None });
     }
     if c.op() == layer::OPERATION {
         let [mut fwd, mut both] = layer::prepare(c, d)?;
         let (fwd, bwd) = (timed(&mut fwd, d, a)?, timed(&mut both, d, a)?);
         let bwd = Timed { us: (bwd.us - fwd.us).max(0.0), ..bwd };
-        return Ok(Some(Row { fwd, bwd: Some(bwd), host: Some(both.host_times(d, a.budget)?) }));
+        return Ok(Row { fwd, bwd: Some(bwd), host: Some(both.host_times(d, a.budget)?) });
     }
-    let Some(mut step) = train::prepare(c, d)? else { return Ok(None) };
+    let mut step = train::prepare(c, d)?;
     let fwd = timed(&mut step, d, a)?;
     let host = Some(step.host_times(d, a.budget)?);
-    Ok(Some(Row { fwd, bwd: None, host }))
+    Ok(Row { fwd, bwd: None, host })
 }
 
 fn timed(w: &mut Work, d: &Device, a: &Args) -> Result<Timed> {

@@ -380,6 +380,18 @@ pub(crate) fn same_device(op: &'static str, a: &Tensor, b: &Tensor) -> Result<()
     Err(NnError::mixed(op, a.device().id(), b.device().id()))
 }
 
+/// Error unless an input has the dtype of a layer's parameters (or buffers), of which the operations would say that theirs is wrong.
+pub(crate) fn same_dtype(op: &'static str, x: &Tensor, weight: &Tensor) -> Result<()> {
+    let want = weight.dtype();
+    if x.dtype() == want {
+        return Ok(());
+    }
+    let expected = format!(
+        "dtype {want}, as the layer's parameters have (convert the input with `to_dtype(DType::{want:?})`)"
+    );
+    Err(invalid(op, "x", expected, x.dtype().name()))
+}
+
 /// The shapes of several tensors.
 pub(crate) fn shapes(tensors: &[&Tensor]) -> Vec<Vec<usize>> {
     tensors.iter().map(|t| t.shape().to_vec()).collect()

@@ -2,7 +2,7 @@
 
 use super::routing::{INIT, Routing, check, routing_methods};
 use crate::core::error::Result;
-use crate::core::tensor::Tensor;
+use crate::core::tensor::{Tensor, same_dtype};
 use crate::layers::spatial::positive;
 use crate::module::{InitContext, Layer, Param, Visitor};
 
@@ -51,6 +51,7 @@ impl Layer for DigitCapsule {
     fn forward(&self, u: &Tensor) -> Result<Tensor> {
         let weight = self.weight.get();
         check(OP, u, weight.shape()[0], weight.shape()[2])?;
+        same_dtype(OP, u, &weight)?;
         let v = self.routing.run(u, &weight.transpose(1, 2)?, None)?;
         if self.flatten { v.flatten(1, -1) } else { Ok(v) }
     }

@@ -2,7 +2,7 @@
 
 use super::routing::{INIT, Routing, check, routing_methods};
 use crate::core::error::Result;
-use crate::core::tensor::Tensor;
+use crate::core::tensor::{Tensor, same_dtype};
 use crate::layers::spatial::positive;
 use crate::module::{Init, InitContext, Layer, Param, Visitor};
 
@@ -56,6 +56,7 @@ impl Layer for Capsule {
     fn forward(&self, u: &Tensor) -> Result<Tensor> {
         let weight = self.weight.get();
         check(OP, u, weight.shape()[0], weight.shape()[1])?;
+        same_dtype(OP, u, &weight)?;
         self.routing.run(u, &weight, self.bias.as_ref().map(Param::get).as_ref())
     }
 

@@ -6,7 +6,7 @@ use trefoil::ops::activation::Activation;
 use trefoil::ops::conv::Conv;
 
 use crate::core::error::{Result, invalid};
-use crate::core::tensor::Tensor;
+use crate::core::tensor::{Tensor, same_dtype};
 use crate::layers::spatial::{PerAxis, Weights, batched, fans, named, positive, weight_access};
 use crate::module::Init;
 use crate::module::{InitContext, Layer, Param, Visitor};
@@ -123,6 +123,7 @@ impl Layer for LocallyConnected {
         batched(Self::KIND, 2, x, |x| {
             let c = self.weights.channels(Self::KIND, x)?;
             let (weight, bias, [h, w]) = self.params(c, [x.shape()[2], x.shape()[3]])?;
+            same_dtype(Self::KIND, x, &weight)?;
             let (batch, o) = (x.shape()[0], self.out);
             // A product per position: [L, O, C*K] with the columns [L, C*K, B].
             let columns = x.im2col(&self.kernel, &self.conv())?;

@@ -4,7 +4,7 @@ use trefoil::DType;
 
 use crate::core::error::{Result, invalid};
 use crate::core::limits;
-use crate::core::tensor::{Tensor, is_trial};
+use crate::core::tensor::{Tensor, is_trial, same_dtype};
 use crate::layers::Dropout;
 use crate::layers::spatial::positive;
 use crate::module::Init;
@@ -83,6 +83,7 @@ impl PositionalEncoding {
             let got = format!("{t} from {offset}");
             return Err(invalid(OP, "x", format!("positions below max_len {max}"), got));
         }
+        same_dtype(OP, x, &pe)?;
         let y = x.add(&pe.narrow(0, offset, t)?)?;
         match &self.dropout {
             Some(drop) => hooks::layer("dropout", drop, &y),
@@ -145,6 +146,7 @@ impl PositionalEmbedding {
             let want = format!("at most {max} positions of width {width}");
             return Err(invalid(LEARNED, "x", want, format!("{:?} from position {offset}", x.shape())));
         }
+        same_dtype(LEARNED, x, &w)?;
         x.add(&w.narrow(0, offset, steps)?)
     }
 }

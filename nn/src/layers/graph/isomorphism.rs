@@ -5,7 +5,7 @@ use trefoil::ops::activation::Activation;
 use super::cache::{GraphCache, check_features, nodes_first, without_edges};
 use super::convolutional::check_size;
 use crate::core::error::{Result, invalid};
-use crate::core::tensor::Tensor;
+use crate::core::tensor::{Tensor, same_dtype};
 use crate::functional::Graph;
 use crate::layers::activation::elementwise::Activate;
 use crate::layers::containers::sequential::Sequential;
@@ -96,6 +96,7 @@ impl GraphIsomorphism {
     /// fit.
     pub fn forward_on(&self, graph: &Graph, x: &Tensor) -> Result<Tensor> {
         check_features(OP, x, graph, self.sizes[0])?;
+        same_dtype(OP, x, &self.eps.get())?;
         let sum = nodes_first(x, |x| graph.spmm(x, None, None, Activation::Identity))?;
         let s = sum.add(x)?.add(&x.mul(&self.eps.get())?)?;
         // Batch normalization takes features on the second axis.

@@ -6,7 +6,7 @@ use trefoil::ops::resample::{GridSample, Interpolate, InterpolateMode, SampleMod
 
 use super::warp::{identity, widened};
 use crate::core::error::{Result, invalid};
-use crate::core::tensor::Tensor;
+use crate::core::tensor::{Tensor, same_dtype};
 use crate::layers::containers::sequential::Sequential;
 use crate::layers::conv::convolutional::Convolutional;
 use crate::layers::spatial::positive;
@@ -98,6 +98,7 @@ impl SpyNet {
         // One batch of both.
         let mut frames = resized(&Tensor::concat(0, &[reference, support])?, &size, false)?;
         if let Some([mean, std]) = &self.imagenet {
+            same_dtype(OP, &frames, &mean.get())?;
             frames = frames.sub(&mean.get())?.div(&std.get())?;
         }
         let mut pyramid = vec![frames];

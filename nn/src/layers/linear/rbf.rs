@@ -3,7 +3,7 @@
 use trefoil::ops::random::Rng;
 
 use crate::core::error::{Result, invalid};
-use crate::core::tensor::Tensor;
+use crate::core::tensor::{Tensor, same_dtype};
 use crate::layers::spatial::{named, positive};
 use crate::module::{Init, InitContext, Layer, Param, Visitor};
 
@@ -78,6 +78,7 @@ impl Layer for Rbf {
             [lead @ .., n] if *n == d => lead,
             other => return Err(invalid(OP, "x", format!("shape [.., {d}]"), format!("shape {other:?}"))),
         };
+        same_dtype(OP, x, &centers)?;
         let widths = self.widths.get().abs()?.clamp(Some(self.floor), None)?;
         let rows = x.reshape(&[x.numel() / d, d])?;
         let y = named(OP, rows.cdist(&centers, 2.0))?.div(&widths)?.square()?.mul_scalar(-0.5)?.exp()?;

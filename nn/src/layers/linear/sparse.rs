@@ -5,7 +5,7 @@ use trefoil::ops::activation::Activation;
 use trefoil::ops::random::Rng;
 
 use crate::core::error::{Result, invalid};
-use crate::core::tensor::{Tensor, is_trial};
+use crate::core::tensor::{Tensor, is_trial, same_dtype};
 use crate::functional::Graph;
 use crate::layers::attention::scores::check_width;
 use crate::layers::graph::cache::{Last, Seen};
@@ -89,6 +89,7 @@ impl Layer for SparseLinear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let [inputs, outputs] = self.sizes;
         check_width(OP, "x", x, inputs)?;
+        same_dtype(OP, x, &self.values.get())?;
         let rows = x.reshape(&[x.numel() / inputs, inputs])?;
         // A sparse product has the rows of its second factor by input.
         let (graph, values) = (self.pattern()?, self.values.get());

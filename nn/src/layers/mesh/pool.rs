@@ -9,7 +9,7 @@ use super::collapse::{Collapsed, Topology};
 use super::filter::without_mesh;
 use super::host::{floats, integers};
 use crate::core::error::{Result, invalid};
-use crate::core::tensor::{Tensor, is_trial, same_device};
+use crate::core::tensor::{Tensor, is_trial, same_device, same_dtype};
 use crate::functional::Graph;
 use crate::layers::attention::scores::check_width;
 use crate::layers::graph::cache::{Last, Seen};
@@ -84,7 +84,9 @@ impl MeshPool {
             return Err(invalid(OP, "x", expected, format!("shape {:?}", x.shape())));
         };
         if let Some(w) = &self.weight {
-            check_width(OP, "x", x, w.get().numel())?;
+            let w = w.get();
+            check_width(OP, "x", x, w.numel())?;
+            same_dtype(OP, x, &w)?;
         }
         for (arg, list, width) in [("gemm", Some(gemm), 4), ("edges", edges, 2)] {
             let Some(list) = list else { continue };

@@ -6,7 +6,7 @@ use trefoil::ops::shape::PadMode;
 
 use crate::core::autograd::{BackwardCtx, CustomOp, apply};
 use crate::core::error::{Result, invalid};
-use crate::core::tensor::Tensor;
+use crate::core::tensor::{Tensor, same_dtype};
 use crate::layers::spatial::{named, positive};
 use crate::module::{Init, InitContext, Layer, Param, Visitor};
 
@@ -74,6 +74,7 @@ impl Layer for Quantum {
                 return Err(invalid(OP, "x", expected, format!("shape {other:?}")));
             }
         };
+        same_dtype(OP, x, &self.theta.get())?;
         let rows = x.reshape(&[x.numel() / d, d])?;
         let unit = rows.div(&rows.norm_axes(2.0, &[-1], true)?)?;
         let unit = unit.pad(PadMode::Constant(0.0), &[(0, 0), (0, (size - d) as isize)])?;

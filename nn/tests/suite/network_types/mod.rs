@@ -1,6 +1,7 @@
 //! Layer types of networks in JSON.
 
 mod cases;
+mod messages;
 
 use std::collections::BTreeSet;
 

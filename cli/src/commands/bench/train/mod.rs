@@ -63,16 +63,16 @@ const ADAM: OptimRule = OptimRule::Adam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0
 const ADAMW: OptimRule = OptimRule::AdamW { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.01 };
 const MOMENTUM: OptimRule = OptimRule::Momentum { mu: 0.9, damp: 0.0, wd: 0.0, nesterov: false };
 
-/// A training step ready to run; `None` if the operation is none of [`OPERATIONS`].
-pub(super) fn prepare(c: &Case, d: &Device) -> CliResult<Option<Work>> {
-    Ok(Some(match c.op() {
+/// A training step ready to run. Errors: an operation that is none of [`OPERATIONS`].
+pub(super) fn prepare(c: &Case, d: &Device) -> CliResult<Work> {
+    Ok(match c.op() {
         "train_mlp" => mlp::mlp(c, d)?.work(),
         "train_gpt" => gpt::gpt(c, d)?.work(),
         "train_resnet" => resnet::resnet(c, d)?.work(),
         "train_lstm_lm" => lstm_lm::lstm_lm(c, d)?.work(),
         "train_gcn" => gcn::gcn(c, d)?.work(),
-        _ => return Ok(None),
-    }))
+        _ => return Err(super::unknown(c)),
+    })
 }
 
 /// Normal numbers.
