@@ -131,7 +131,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
             g.gemm_grouped(&Gemm::new(), &x, &w, &mut out)
         })
     }),
-    problem("gemm_ragged", "eight_groups", F32, |cx, dt| {
+    problem("gemm_ragged", "eight_groups", F32_BF16, |cx, dt| {
         let (s, groups) = (cx.side(), 8);
         let k = s / 4;
         let offsets: Vec<i32> = (0..=groups).map(|g| (g * s / groups) as i32).collect();
