@@ -324,7 +324,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[
                 let rows = [s.below(40), 0, s.below(9), 1 + s.below(if s.small { 8 } else { 150 })];
                 let (_, n, kk) = sizes(s);
                 // Rows of 16 bytes for every second case: what matrix cores take.
-                let (n, kk) = if s.coin() { (n.next_multiple_of(8), kk.next_multiple_of(8)) } else { (n, kk) };
+                let (n, kk) =
+                    if s.coin() { (n.next_multiple_of(8), kk.next_multiple_of(8)) } else { (n, kk) };
                 let (total, trans_b) = (rows.iter().sum(), s.coin());
                 s.put("A", &[total, kk], Any);
                 s.put("B", &if trans_b { [4, n, kk] } else { [4, kk, n] }, Any);
