@@ -1,4 +1,4 @@
-//! Convolutions of a vendor library: what one is asked for, and what a library of a driver offers.
+//! Convolutions and attention of a vendor library: what one is asked for, and what a library of a driver offers.
 
 use super::{RawMem, RawStream};
 use crate::DType;
@@ -105,6 +105,74 @@ pub trait VendorConv: Send + Sync {
         s: RawStream,
         p: &VendorConvProblem,
         tensors: [(RawMem, u64); 3],
+        workspace: Option<(RawMem, u64, usize)>,
+    ) -> Result<()>;
+}
+
+/// A tensor of attention: batch, heads, rows (queries or keys), columns; columns lie side by side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub struct AttentionTensor {
+    /// Extents.
+    pub extents: [usize; 4],
+    /// Strides in elements.
+    pub strides: [usize; 4],
+}
+
+impl AttentionTensor {
+    /// A tensor whose axes lie in memory in their order, without gaps.
+    pub(crate) fn packed(extents: [usize; 4]) -> Self {
+        let mut strides = [1; 4];
+        (0..3).rev().for_each(|a| strides[a] = strides[a + 1] * extents[a + 1]);
+        AttentionTensor { extents, strides }
+    }
+}
+
+/// O = softmax(scale * Q K^T) V, or its gradients, for a vendor library. Key and value heads divide the query heads, which share them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct VendorAttentionProblem {
+    /// Queries.
+    pub q: AttentionTensor,
+    /// Keys.
+    pub k: AttentionTensor,
+    /// Values.
+    pub v: AttentionTensor,
+    /// The result.
+    pub o: AttentionTensor,
+    /// Gradients of o, q, k and v, where gradients are computed.
+    pub gradients: Option<[AttentionTensor; 4]>,
+    /// Whether the forward pass writes the logarithms of the sums, f32 [batch, heads, queries], packed; the backward pass reads them.
+    pub logarithms: bool,
+    /// Key j is visible to query i if j <= i, else all are.
+    pub causal: bool,
+    /// Type of all tensors but the logarithms; sums are in f32.
+    pub dtype: DType,
+}
+
+/// Attention of a vendor library, loaded at run time.
+pub trait VendorAttention: Send + Sync {
+    /// Its name, for messages.
+    fn name(&self) -> &'static str;
+
+    /// Whether the library takes this problem; the reason if not. Cheap after the first call of a problem.
+    fn applicable(&self, p: &VendorAttentionProblem) -> std::result::Result<(), String>;
+
+    /// Bytes of workspace that the problem wants.
+    fn workspace(&self, p: &VendorAttentionProblem) -> usize;
+
+    /// Queues the problem, whose scores are multiplied by `scale`. Memory arguments are (memory, byte offset) of q, k, v, o and the logarithms, then of
+    /// the gradients of o, q, k and v if the problem has any. Written are o and the logarithms, or the last three.
+    ///
+    /// # Safety
+    /// All memory is live, as large as the problem says and aligned to 16 bytes; what is written overlaps nothing else; the workspace has the size that
+    /// was asked for and overlaps nothing.
+    unsafe fn run(
+        &self,
+        s: RawStream,
+        p: &VendorAttentionProblem,
+        scale: f32,
+        tensors: &[(RawMem, u64)],
         workspace: Option<(RawMem, u64, usize)>,
     ) -> Result<()>;
 }

@@ -24,7 +24,10 @@ pub(crate) mod loader;
 pub(crate) mod opencl;
 pub(crate) mod shapes;
 
-pub use self::dnn::{ConvPass, ConvTensor, VendorConv, VendorConvProblem};
+pub use self::dnn::{
+    AttentionTensor, ConvPass, ConvTensor, VendorAttention, VendorAttentionProblem, VendorConv,
+    VendorConvProblem,
+};
 
 macro_rules! handles {
     ($($(#[$m:meta])* $name:ident;)*) => {$(
@@ -324,6 +327,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
 
     /// Convolutions of a vendor library; the reason if there is none.
     fn vendor_conv(&self) -> std::result::Result<&dyn VendorConv, &str> {
+        Err("no vendor library was found")
+    }
+
+    /// Attention of a vendor library; the reason if there is none.
+    fn vendor_attention(&self) -> std::result::Result<&dyn VendorAttention, &str> {
         Err("no vendor library was found")
     }
 }

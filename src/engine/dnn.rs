@@ -1,4 +1,4 @@
-//! Convolutions of a vendor library: the call, and whether its results can be trusted.
+//! Convolutions and attention of a vendor library: the calls, and whether their results can be trusted.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -6,15 +6,22 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::plan::Reason;
 use super::{Engine, lock};
-use crate::buffer::View;
+use crate::backend::BackendExt;
+use crate::buffer::{Buffer, View};
+use crate::cpu::{HostElement, with_dtype};
 use crate::device::DeviceId;
-use crate::driver::{ConvPass, RawMem, VendorConv, VendorConvProblem};
+use crate::driver::{
+    ConvPass, RawMem, VendorAttention, VendorAttentionProblem, VendorConv, VendorConvProblem,
+};
 use crate::dtype::DType;
 use crate::error::Result;
 
 /// What was found out about a library's results, per pass and arithmetic.
 #[derive(Debug, Default)]
-pub(crate) struct Trust([AtomicU8; 12]);
+pub(crate) struct Trust {
+    convolutions: [AtomicU8; 12],
+    attention: [AtomicU8; 4],
+}
 
 const GOOD: u8 = 1;
 const BAD: u8 = 2;
@@ -32,7 +39,11 @@ impl Trust {
             ConvPass::Input => 1,
             ConvPass::Weight => 2,
         };
-        &self.0[4 * pass + arithmetic]
+        &self.convolutions[4 * pass + arithmetic]
+    }
+
+    fn of_attention(&self, p: &VendorAttentionProblem) -> &AtomicU8 {
+        &self.attention[2 * usize::from(p.gradients.is_some()) + usize::from(p.dtype == DType::Bf16)]
     }
 }
 
@@ -101,15 +112,38 @@ impl Engine {
         vet: impl FnOnce() -> Result<bool>,
     ) -> std::result::Result<(), Reason> {
         lib.applicable(p)?;
-        let state = self.inner.device.dnn.of(p);
+        let what = || format!("{:?} convolutions in {}", p.pass, p.dtype);
+        self.dnn_trusts(self.inner.device.dnn.of(p), lib.name(), &what, vet)
+    }
+
+    /// As [`Engine::dnn_takes`], for attention.
+    pub(crate) fn dnn_takes_attention(
+        &self,
+        lib: &dyn VendorAttention,
+        p: &VendorAttentionProblem,
+        vet: impl FnOnce() -> Result<bool>,
+    ) -> std::result::Result<(), Reason> {
+        lib.applicable(p)?;
+        let which = if p.gradients.is_some() { "gradients of attention" } else { "attention" };
+        let what = || format!("{which} in {}", p.dtype);
+        self.dnn_trusts(self.inner.device.dnn.of_attention(p), lib.name(), &what, vet)
+    }
+
+    fn dnn_trusts(
+        &self,
+        state: &AtomicU8,
+        name: &str,
+        what: &dyn Fn() -> String,
+        vet: impl FnOnce() -> Result<bool>,
+    ) -> std::result::Result<(), Reason> {
         let mut known = state.load(Ordering::Acquire);
         if known == 0 {
             let good = vet().unwrap_or_else(|e| {
-                log::warn!("{}: the check of {} convolutions failed: {e}", lib.name(), p.dtype);
+                log::warn!("{name}: the check of {} failed: {e}", what());
                 false
             });
             if !good {
-                log::warn!("{} is not used for {:?} in {}", lib.name(), p.pass, p.dtype);
+                log::warn!("{name} is not used for {}", what());
             }
             known = if good { GOOD } else { BAD };
             state.store(known, Ordering::Release);
@@ -127,32 +161,75 @@ impl Engine {
         p: &VendorConvProblem,
         tensors: [&View<'_>; 3],
     ) -> Result<()> {
-        self.check_poison()?;
-        let bytes = lib.workspace(p);
-        let workspace = (bytes > 0).then(|| self.scratch(DType::U8, bytes)).transpose()?;
-        let workspace = workspace.as_ref().and_then(|w| Some((w.view().block().raw()?, 0, bytes)));
-        // Operands were checked to be this device's, so there is memory.
-        let at = |v: &View<'_>| {
-            let offset = (v.layout().offset() * v.dtype().size()) as u64;
-            (v.block().raw().unwrap_or(RawMem(0)), offset)
-        };
-        let mem = tensors.map(at);
-        let device = &self.inner.device;
-        device.counts.launches.fetch_add(1, Ordering::Relaxed);
+        let workspace = self.dnn_workspace(lib.workspace(p))?;
+        let mem = tensors.map(address);
         let written = match p.pass {
             ConvPass::Forward => 2,
             ConvPass::Input => 0,
             ConvPass::Weight => 1,
         };
-        self.wrote([mem[written].0]);
-        // SAFETY: the operands were checked to have the problem's sizes, the output to lie apart from the inputs; the workspace has the size that the
-        // library asked for; the stream is the driver's.
-        let done = unsafe { lib.run(self.inner.stream, p, mem, workspace) };
-        done.map_err(|e| self.refused(e))?;
+        self.dnn_queue(&[mem[written].0], || {
+            // SAFETY: the operands were checked to have the problem's sizes, the output to lie apart from the inputs; the workspace has the size that
+            // the library asked for; the stream is the driver's.
+            unsafe { lib.run(self.inner.stream, p, mem, at(&workspace)) }
+        })
+    }
+
+    /// Queues attention of the library's: q, k, v, o, the logarithms and, if the problem has gradients, those of o, q, k and v.
+    pub(crate) fn dnn_call_attention(
+        &self,
+        lib: &dyn VendorAttention,
+        p: &VendorAttentionProblem,
+        scale: f32,
+        tensors: &[View<'_>],
+    ) -> Result<()> {
+        let workspace = self.dnn_workspace(lib.workspace(p))?;
+        let mem: Vec<_> = tensors.iter().map(address).collect();
+        let written = if p.gradients.is_some() { &mem[6..] } else { &mem[3..] };
+        let written: Vec<RawMem> = written.iter().map(|m| m.0).collect();
+        self.dnn_queue(&written, || {
+            // SAFETY: as for convolutions.
+            unsafe { lib.run(self.inner.stream, p, scale, &mem, at(&workspace)) }
+        })
+    }
+
+    /// Random numbers in [-1, 1), for the check of a library.
+    pub(crate) fn noise(&self, dtype: DType, n: usize, seed: u32) -> Result<Buffer> {
+        let mut word = seed;
+        let mut next = || {
+            word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f64::from(word >> 8) / f64::from(1 << 23) - 1.0
+        };
+        let values: Vec<f64> = (0..n).map(|_| next()).collect();
+        with_dtype!(dtype, T => self.upload(&values.iter().map(|&x| T::from_f64(x)).collect::<Vec<_>>()))
+    }
+
+    fn dnn_workspace(&self, bytes: usize) -> Result<Option<Buffer>> {
+        (bytes > 0).then(|| self.scratch(DType::U8, bytes)).transpose()
+    }
+
+    /// Counts, marks what is written, queues.
+    fn dnn_queue(&self, written: &[RawMem], run: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.check_poison()?;
+        let device = &self.inner.device;
+        device.counts.launches.fetch_add(1, Ordering::Relaxed);
+        self.wrote(written.iter().copied());
+        run().map_err(|e| self.refused(e))?;
         if device.sync_each {
             // SAFETY: the stream is the driver's and lives as long as the pool.
             unsafe { device.driver.synchronize(self.inner.stream) }.map_err(|e| self.poison(e))?;
         }
         Ok(())
     }
+}
+
+/// Memory and offset of an operand. Operands were checked to be this device's, so there is memory.
+fn address(v: &View<'_>) -> (RawMem, u64) {
+    let offset = (v.layout().offset() * v.dtype().size()) as u64;
+    (v.block().raw().unwrap_or(RawMem(0)), offset)
+}
+
+/// Memory, offset and size of a workspace.
+fn at(workspace: &Option<Buffer>) -> Option<(RawMem, u64, usize)> {
+    workspace.as_ref().and_then(|w| Some((w.view().block().raw()?, 0, w.len() * w.dtype().size())))
 }

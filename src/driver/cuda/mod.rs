@@ -26,7 +26,7 @@ use self::preflight::Api;
 use self::staging::Staging;
 use super::{
     Arg, CompileUnit, Driver, LaunchConfig, RawContext, RawEvent, RawFunction, RawMem, RawModule, RawStream,
-    VendorBlas, VendorConv,
+    VendorAttention, VendorBlas, VendorConv,
 };
 use crate::device::{BackendKind, Caps, DeviceId};
 use crate::error::{GpuError, Result, Unavailable};
@@ -123,6 +123,16 @@ fn unavailable(reason: Unavailable) -> GpuError {
 }
 
 impl CudaDriver {
+    /// cuDNN, opened on the first call; the reason if there is none.
+    fn cudnn(&self) -> std::result::Result<&Cudnn, &str> {
+        let open = || {
+            Cudnn::open(self.api, self.caps.id, self.context)
+                .inspect_err(|reason| log::debug!("{}: no cuDNN: {reason}", self.caps.id))
+                .map_err(|reason| format!("no cuDNN: {reason}"))
+        };
+        self.dnn.get_or_init(open).as_ref().map_err(String::as_str)
+    }
+
     /// Opens a device by the driver's ordinal.
     pub(crate) fn open(ordinal: u32) -> Result<Self> {
         let api = preflight::api().map_err(unavailable)?;
@@ -443,15 +453,11 @@ impl Driver for CudaDriver {
     }
 
     fn vendor_conv(&self) -> std::result::Result<&dyn VendorConv, &str> {
-        let open = || {
-            Cudnn::open(self.api, self.caps.id, self.context)
-                .inspect_err(|reason| log::debug!("{}: no cuDNN: {reason}", self.caps.id))
-                .map_err(|reason| format!("no cuDNN: {reason}"))
-        };
-        match self.dnn.get_or_init(open) {
-            Ok(dnn) => Ok(dnn),
-            Err(why) => Err(why),
-        }
+        self.cudnn().map(|dnn| dnn as &dyn VendorConv)
+    }
+
+    fn vendor_attention(&self) -> std::result::Result<&dyn VendorAttention, &str> {
+        self.cudnn().map(|dnn| dnn as &dyn VendorAttention)
     }
 }
 

@@ -1,10 +1,5 @@
-//! cuDNN's descriptors: a convolution as a graph of one operation, and the ways in which the library would run it.
-//!
-//! A descriptor is made, given its attributes, finalized, and from then on read only. Attributes are numbers with a type each; [`Value`] keeps both
-//! together. What a descriptor refers to is kept alive with it.
+//! A convolution as a graph of one operation, and the ways in which the library would run a graph.
 
-use std::ffi::{CStr, c_char, c_void};
-use std::ptr;
 use std::sync::Arc;
 
 use cudarc::cudnn::sys as dnn;
@@ -15,166 +10,13 @@ use dnn::cudnnBackendHeurMode_t as Mode;
 use dnn::cudnnBackendNumericalNote_t as Note;
 use dnn::cudnnDataType_t as DataType;
 
-use crate::driver::cuda::preflight::function_table;
-use crate::driver::loader::DynLib;
+use super::descriptor::{Api, Descriptor, Value, data_type};
 use crate::driver::{ConvPass, ConvTensor, VendorConvProblem};
 use crate::dtype::DType;
-use crate::error::{GpuError, Result, Unavailable};
+use crate::error::{GpuError, Result};
 
-function_table! {
-    /// Functions of cuDNN that return a status.
-    DnnTable in dnn -> cudnnStatus_t {
-        cudnnCreate(*mut dnn::cudnnHandle_t);
-        cudnnDestroy(dnn::cudnnHandle_t);
-        cudnnSetStream(dnn::cudnnHandle_t, dnn::cudaStream_t);
-        cudnnBackendCreateDescriptor(Kind, *mut dnn::cudnnBackendDescriptor_t);
-        cudnnBackendDestroyDescriptor(dnn::cudnnBackendDescriptor_t);
-        cudnnBackendFinalize(dnn::cudnnBackendDescriptor_t);
-        cudnnBackendSetAttribute(dnn::cudnnBackendDescriptor_t, Name, Type, i64, *const c_void);
-        cudnnBackendGetAttribute(dnn::cudnnBackendDescriptor_t, Name, Type, i64, *mut i64, *mut c_void);
-        cudnnBackendExecute(dnn::cudnnHandle_t, dnn::cudnnBackendDescriptor_t, dnn::cudnnBackendDescriptor_t);
-    }
-}
-
-/// The library's functions.
-#[derive(Debug)]
-pub(super) struct Api {
-    pub(super) table: DnnTable,
-    pub(super) error_string: unsafe extern "C" fn(u32) -> *const c_char,
-}
-
-impl Api {
-    /// All functions; names the first that is missing.
-    pub(super) fn resolve(lib: &DynLib) -> std::result::Result<Self, Unavailable> {
-        let table = DnnTable::resolve(lib)?;
-        // SAFETY: prototype of cudnnGetErrorString with the enum as the number that it is.
-        let error_string = unsafe { lib.function("cudnnGetErrorString") }?;
-        Ok(Api { table, error_string })
-    }
-
-    pub(super) fn check(&self, call: &'static str, code: u32) -> Result<()> {
-        if code == 0 {
-            return Ok(());
-        }
-        // SAFETY: any number is answered by a static string.
-        let text = unsafe { (self.error_string)(code) };
-        let name = if text.is_null() {
-            "unknown cuDNN status".into()
-        } else {
-            // SAFETY: terminated and static.
-            unsafe { CStr::from_ptr(text) }.to_string_lossy()
-        };
-        Err(GpuError::driver(call, code.into(), name))
-    }
-}
-
-/// What an attribute is set to, with the type that the library knows it by.
-#[derive(Clone, Copy)]
-enum Value<'a> {
-    Ints(&'a [i64]),
-    Float(f32),
-    DataType(DataType),
-    CrossCorrelation,
-    Mode(Mode),
-    Handle(u64),
-    Descriptors(&'a [&'a Descriptor]),
-    Addresses(&'a [u64]),
-}
-
-/// A descriptor, destroyed when it goes out of scope.
-#[derive(Debug)]
-pub(super) struct Descriptor {
-    api: Arc<Api>,
-    raw: u64,
-}
-
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`, destroyed once; whoever refers to it is destroyed with it.
-        unsafe { (self.api.table.cudnnBackendDestroyDescriptor)(self.raw as dnn::cudnnBackendDescriptor_t) };
-    }
-}
-
-impl Descriptor {
-    fn new(api: &Arc<Api>, kind: Kind) -> Result<Self> {
-        let mut raw = ptr::null_mut();
-        // SAFETY: writes one pointer.
-        let code = unsafe { (api.table.cudnnBackendCreateDescriptor)(kind, &mut raw) };
-        api.check("cudnnBackendCreateDescriptor", code)?;
-        Ok(Descriptor { api: api.clone(), raw: raw as u64 })
-    }
-
-    /// A finalized descriptor with these attributes.
-    fn with(api: &Arc<Api>, kind: Kind, attributes: &[(Name, Value<'_>)]) -> Result<Self> {
-        let d = Descriptor::new(api, kind)?;
-        attributes.iter().try_for_each(|&(name, value)| d.set(name, value))?;
-        // SAFETY: the descriptor is live.
-        let code = unsafe { (api.table.cudnnBackendFinalize)(d.raw as dnn::cudnnBackendDescriptor_t) };
-        api.check("cudnnBackendFinalize", code)?;
-        Ok(d)
-    }
-
-    fn set(&self, name: Name, value: Value<'_>) -> Result<()> {
-        let mode = dnn::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
-        let raws: Vec<u64>;
-        let one = |of: *const c_void| (1, of);
-        let (ty, (count, at)) = match &value {
-            Value::Ints(v) => (Type::CUDNN_TYPE_INT64, (v.len(), v.as_ptr().cast())),
-            Value::Float(v) => (Type::CUDNN_TYPE_FLOAT, one(ptr::from_ref(v).cast())),
-            Value::DataType(v) => (Type::CUDNN_TYPE_DATA_TYPE, one(ptr::from_ref(v).cast())),
-            Value::CrossCorrelation => (Type::CUDNN_TYPE_CONVOLUTION_MODE, one(ptr::from_ref(&mode).cast())),
-            Value::Mode(v) => (Type::CUDNN_TYPE_HEUR_MODE, one(ptr::from_ref(v).cast())),
-            Value::Handle(v) => (Type::CUDNN_TYPE_HANDLE, one(ptr::from_ref(v).cast())),
-            Value::Addresses(v) => (Type::CUDNN_TYPE_VOID_PTR, (v.len(), v.as_ptr().cast())),
-            Value::Descriptors(v) => {
-                raws = v.iter().map(|d| d.raw).collect();
-                (Type::CUDNN_TYPE_BACKEND_DESCRIPTOR, (raws.len(), raws.as_ptr().cast()))
-            }
-        };
-        // SAFETY: the descriptor is live; `at` points to as many values of that type, which the call copies. Pointers are 64-bit numbers.
-        let code = unsafe {
-            let raw = self.raw as dnn::cudnnBackendDescriptor_t;
-            (self.api.table.cudnnBackendSetAttribute)(raw, name, ty, count as i64, at)
-        };
-        self.api.check("cudnnBackendSetAttribute", code)
-    }
-
-    /// Reads an attribute of that type into `into`, whose elements are as large as the type's; how many there are.
-    fn get<T: Copy>(&self, name: Name, ty: Type, into: &mut [T]) -> Result<usize> {
-        let mut count = 0i64;
-        let at = if into.is_empty() { ptr::null_mut() } else { into.as_mut_ptr().cast() };
-        // SAFETY: the descriptor is live; at most `len` elements are written, of the size that the caller vouches for.
-        let code = unsafe {
-            let raw = self.raw as dnn::cudnnBackendDescriptor_t;
-            (self.api.table.cudnnBackendGetAttribute)(raw, name, ty, into.len() as i64, &mut count, at)
-        };
-        self.api.check("cudnnBackendGetAttribute", code)?;
-        Ok(usize::try_from(count).unwrap_or(0))
-    }
-
-    /// Lets the attribute's descriptors be copied into `into`; how many there are.
-    fn get_descriptors(&self, name: Name, into: &[Descriptor]) -> Result<usize> {
-        let mut raws: Vec<u64> = into.iter().map(|d| d.raw).collect();
-        self.get(name, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR, &mut raws)
-    }
-
-    fn get_int(&self, name: Name) -> Result<i64> {
-        let mut v = [0i64];
-        self.get(name, Type::CUDNN_TYPE_INT64, &mut v).map(|_| v[0])
-    }
-}
-
-/// The names by which operations and packs of pointers know x, w and y.
-const IDS: [i64; 3] = [1, 2, 3];
-
-fn data_type(d: DType) -> Option<DataType> {
-    match d {
-        DType::F32 => Some(DataType::CUDNN_DATA_FLOAT),
-        DType::F16 => Some(DataType::CUDNN_DATA_HALF),
-        DType::Bf16 => Some(DataType::CUDNN_DATA_BFLOAT16),
-        _ => None,
-    }
-}
+/// The names by which convolutions and packs of pointers know x, w and y.
+pub(super) const IDS: [i64; 3] = [1, 2, 3];
 
 /// Whether the problem is one that the library is asked about at all.
 pub(super) fn eligible(p: &VendorConvProblem) -> std::result::Result<(), String> {
@@ -194,15 +36,33 @@ pub(super) fn eligible(p: &VendorConvProblem) -> std::result::Result<(), String>
     Ok(())
 }
 
-/// A graph of one operation, with what it is made of.
+/// A graph of operations, with what it is made of.
 #[derive(Debug)]
 pub(super) struct Graph {
     graph: Descriptor,
-    _parts: [Descriptor; 5],
+    _parts: Vec<Descriptor>,
 }
 
 impl Graph {
-    pub(super) fn new(api: &Arc<Api>, handle: u64, p: &VendorConvProblem) -> Result<Self> {
+    /// The graph of those of its `parts` that are operations.
+    pub(super) fn new(
+        api: &Arc<Api>,
+        handle: u64,
+        parts: Vec<Descriptor>,
+        is_operation: impl Fn(usize) -> bool,
+    ) -> Result<Self> {
+        let operations = parts.iter().enumerate().filter(|(i, _)| is_operation(*i));
+        let operations: Vec<&Descriptor> = operations.map(|(_, d)| d).collect();
+        let attributes = [
+            (Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, Value::Handle(handle)),
+            (Name::CUDNN_ATTR_OPERATIONGRAPH_OPS, Value::Descriptors(&operations)),
+        ];
+        let graph = Descriptor::with(api, Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &attributes)?;
+        Ok(Graph { graph, _parts: parts })
+    }
+
+    /// A convolution.
+    pub(super) fn conv(api: &Arc<Api>, handle: u64, p: &VendorConvProblem) -> Result<Self> {
         let ty = data_type(p.dtype).ok_or_else(|| GpuError::driver("cudnn", 0, "type of a tensor"))?;
         let ints = |v: &[usize]| -> Vec<i64> { v.iter().map(|&x| x as i64).collect() };
         let tensor = |t: &ConvTensor, id: i64| {
@@ -239,12 +99,7 @@ impl Graph {
         ];
         let attributes: Vec<_> = names.into_iter().zip(values).collect();
         let op = Descriptor::with(api, kind, &attributes)?;
-        let attributes = [
-            (Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, Value::Handle(handle)),
-            (Name::CUDNN_ATTR_OPERATIONGRAPH_OPS, Value::Descriptors(&[&op])),
-        ];
-        let graph = Descriptor::with(api, Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &attributes)?;
-        Ok(Graph { graph, _parts: [x, w, y, conv, op] })
+        Graph::new(api, handle, vec![x, w, y, conv, op], |i| i == 4)
     }
 
     /// Configurations of the library's kernels for the graph, those that it expects to be the fastest first.
@@ -324,7 +179,7 @@ impl Notes {
         Ok((Notes(bits), engine[0].get_int(Name::CUDNN_ATTR_ENGINE_GLOBAL_INDEX)?))
     }
 
-    fn has(self, note: Note) -> bool {
+    pub(super) fn has(self, note: Note) -> bool {
         self.0 >> note as u32 & 1 != 0
     }
 
@@ -378,12 +233,17 @@ impl Way {
     /// Queues the work on the handle's stream.
     ///
     /// # Safety
-    /// x, w, y and the workspace are addresses of live memory of the sizes that the graph and the way say.
-    pub(super) unsafe fn execute(&self, handle: u64, tensors: [u64; 3], workspace: u64) -> Result<()> {
+    /// Tensors, by the names that the graph knows them by, and workspace are addresses of live memory of the sizes that the graph and the way say.
+    pub(super) unsafe fn execute(
+        &self,
+        handle: u64,
+        (ids, tensors): (&[i64], &[u64]),
+        workspace: u64,
+    ) -> Result<()> {
         let api = &self.plan.api;
         let attributes = [
-            (Name::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, Value::Ints(&IDS)),
-            (Name::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, Value::Addresses(&tensors)),
+            (Name::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, Value::Ints(ids)),
+            (Name::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, Value::Addresses(tensors)),
             (Name::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, Value::Addresses(&[workspace])),
         ];
         let pack = Descriptor::with(api, Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &attributes)?;

@@ -1,9 +1,11 @@
-//! Convolutions of cuDNN 9.
+//! Convolutions and attention of cuDNN 9.
 //!
 //! The library is asked through its graph interface, which has the fastest kernels for tensor cores. For each problem it lists configurations of its
 //! kernels; the first that has the precision asked for, repeats bit by bit and is content with the workspace is taken. Of a large problem the first
 //! few are run and timed once, as the library's expectations are often wrong; what was found holds for the rest of the process.
 
+mod attention;
+mod descriptor;
 mod graph;
 #[cfg(test)]
 mod stand_in;
@@ -18,11 +20,15 @@ use cudarc::cudnn::sys as dnn;
 use cudarc::driver::sys as cu;
 use dnn::cudnnBackendHeurMode_t as Mode;
 
-use self::graph::{Api, Graph, Notes, Way, eligible};
+use self::attention::AttentionPlan;
+use self::descriptor::{Api, Descriptor};
+use self::graph::{Graph, IDS, Notes, Way, eligible};
 use super::lock;
 use super::preflight::{self, library_of};
 use crate::device::DeviceId;
-use crate::driver::{RawMem, RawStream, VendorConv, VendorConvProblem};
+use crate::driver::{
+    RawMem, RawStream, VendorAttention, VendorAttentionProblem, VendorConv, VendorConvProblem,
+};
 use crate::error::{GpuError, Result};
 
 /// Overrides the search for cuDNN.
@@ -31,6 +37,8 @@ const VAR: &str = "TREFOIL_CUDNN_LIB";
 const TUNE_VAR: &str = "TREFOIL_CUDNN_TUNE";
 /// Allows transforms for f32.
 const TRANSFORMS_VAR: &str = "TREFOIL_CUDNN_TRANSFORMS";
+/// Allows gradients of attention that do not repeat bit by bit.
+const ATOMICS_VAR: &str = "TREFOIL_CUDNN_ATOMICS";
 /// The version that is known.
 const MAJOR: usize = 9;
 /// The most workspace that a kernel may want.
@@ -68,8 +76,13 @@ pub(super) struct Cudnn {
     tune: bool,
     /// Whether f32 products may be computed by Fourier and Winograd transforms.
     transforms: bool,
+    /// Whether gradients of attention may be summed by atomic additions.
+    atomics: bool,
+    version: usize,
     /// Also held while the handle's stream is set and work is queued.
     plans: Mutex<HashMap<VendorConvProblem, std::result::Result<Plan, String>>>,
+    /// Likewise.
+    attention: Mutex<HashMap<VendorAttentionProblem, std::result::Result<AttentionPlan, String>>>,
 }
 
 impl std::fmt::Debug for Cudnn {
@@ -104,7 +117,10 @@ impl Cudnn {
             handle: 0,
             tune: !is(TUNE_VAR, ["0", "off"]),
             transforms: is(TRANSFORMS_VAR, ["1", "on"]),
+            atomics: is(ATOMICS_VAR, ["1", "on"]),
+            version,
             plans: Mutex::default(),
+            attention: Mutex::default(),
         };
         cudnn.enter().map_err(|e| e.to_string())?;
         let mut handle = ptr::null_mut();
@@ -143,10 +159,37 @@ impl Cudnn {
         }
     }
 
+    /// Runs `f` with the plan of attention, made if there is none.
+    fn with_attention<T>(
+        &self,
+        p: &VendorAttentionProblem,
+        f: impl FnOnce(&AttentionPlan) -> T,
+    ) -> std::result::Result<T, String> {
+        let mut plans = lock(&self.attention);
+        if plans.len() >= MAX_PLANS {
+            plans.clear();
+        }
+        let make = || {
+            attention::eligible(self.version, p)?;
+            self.enter().map_err(|e| e.to_string())?;
+            AttentionPlan::new(&self.api, self.handle, p, !self.atomics)
+        };
+        let plan = plans.entry(*p).or_insert_with(make);
+        plan.as_ref().map(f).map_err(Clone::clone)
+    }
+
+    fn set_stream(&self, s: RawStream) -> Result<()> {
+        // SAFETY: handle and stream are live.
+        let code = unsafe {
+            (self.api.table.cudnnSetStream)(self.handle as dnn::cudnnHandle_t, s.0 as dnn::cudaStream_t)
+        };
+        self.api.check("cudnnSetStream", code)
+    }
+
     fn plan(&self, p: &VendorConvProblem) -> std::result::Result<Plan, String> {
         let text = |e: GpuError| e.to_string();
         self.enter().map_err(text)?;
-        let graph = Graph::new(&self.api, self.handle, p).map_err(text)?;
+        let graph = Graph::conv(&self.api, self.handle, p).map_err(text)?;
         let known = lock(&FASTEST).get_or_insert_default().get(&(self.device, *p)).copied();
         let most = match known {
             Some(at) => at + 1,
@@ -173,7 +216,7 @@ impl Cudnn {
     fn ready(
         &self,
         p: &VendorConvProblem,
-        configs: Vec<graph::Descriptor>,
+        configs: Vec<Descriptor>,
         most: usize,
         ways: &mut Vec<Way>,
         why: &mut String,
@@ -212,7 +255,7 @@ impl Cudnn {
         if !self.capturing(s)? {
             for (i, way) in plan.ways.iter().enumerate() {
                 // SAFETY: forwarded; what a run writes does not depend on what was there.
-                let run = || unsafe { way.execute(self.handle, tensors, workspace) };
+                let run = || unsafe { way.execute(self.handle, (&IDS, &tensors), workspace) };
                 // A way that fails is none.
                 let once = self.time(s, 1, &run).unwrap_or(f32::INFINITY);
                 let ms = if once > SLOW * best.1 { once } else { self.time(s, RUNS, &run).unwrap_or(once) };
@@ -226,6 +269,10 @@ impl Cudnn {
         plan.ways.swap(0, best.0);
         plan.ways.truncate(1);
         Ok(())
+    }
+
+    fn unsupported(&self, why: String) -> GpuError {
+        GpuError::Unsupported { op: "cudnnBackendExecute", device: self.device, why: why.into() }
     }
 
     /// Whether the stream's work is recorded, not run.
@@ -304,29 +351,62 @@ impl VendorConv for Cudnn {
         let (scratch, room) = workspace.map_or((0, 0), |(m, offset, bytes)| (m.0 + offset, bytes));
         let run = |plan: &mut Plan| -> Result<()> {
             let want = plan.ways.iter().map(|w| w.workspace).max().unwrap_or(0);
-            if want > room {
-                let name = format!("{want} bytes of workspace needed, {room} given");
-                return Err(GpuError::driver("cudnnBackendExecute", 2006, name));
-            }
-            // SAFETY: handle and stream are live.
-            let code = unsafe {
-                (self.api.table.cudnnSetStream)(self.handle as dnn::cudnnHandle_t, s.0 as dnn::cudaStream_t)
-            };
-            self.api.check("cudnnSetStream", code)?;
+            enough(want, room)?;
+            self.set_stream(s)?;
             if plan.ways.len() > 1 {
                 // SAFETY: forwarded.
                 unsafe { self.settle(p, s, plan, tensors, scratch) }?;
             }
             // SAFETY: forwarded.
-            unsafe { plan.ways[0].execute(self.handle, tensors, scratch) }
+            unsafe { plan.ways[0].execute(self.handle, (&IDS, &tensors), scratch) }
         };
-        let unsupported = |why: String| GpuError::Unsupported {
-            op: "cudnnBackendExecute",
-            device: self.device,
-            why: why.into(),
-        };
-        self.with_plan(p, run).map_err(unsupported)?
+        self.with_plan(p, run).map_err(|why| self.unsupported(why))?
     }
+}
+
+impl VendorAttention for Cudnn {
+    fn name(&self) -> &'static str {
+        "cudnn"
+    }
+
+    fn applicable(&self, p: &VendorAttentionProblem) -> std::result::Result<(), String> {
+        self.with_attention(p, |_| ())
+    }
+
+    fn workspace(&self, p: &VendorAttentionProblem) -> usize {
+        self.with_attention(p, AttentionPlan::workspace).unwrap_or(0)
+    }
+
+    unsafe fn run(
+        &self,
+        s: RawStream,
+        p: &VendorAttentionProblem,
+        scale: f32,
+        tensors: &[(RawMem, u64)],
+        workspace: Option<(RawMem, u64, usize)>,
+    ) -> Result<()> {
+        self.enter()?;
+        let operands: Vec<u64> = tensors.iter().map(|(m, offset)| m.0 + offset).collect();
+        let (scratch, room) = workspace.map_or((0, 0), |(m, offset, bytes)| (m.0 + offset, bytes));
+        let run = |plan: &AttentionPlan| -> Result<()> {
+            enough(plan.workspace(), room)?;
+            // The handle's stream stays this call's until its work is queued.
+            let _convolutions = lock(&self.plans);
+            self.set_stream(s)?;
+            // SAFETY: forwarded.
+            unsafe { plan.execute(self.handle, &operands, scale, scratch) }
+        };
+        self.with_attention(p, run).map_err(|why| self.unsupported(why))?
+    }
+}
+
+/// An error if less workspace was given than a call wants.
+fn enough(want: usize, room: usize) -> Result<()> {
+    if want <= room {
+        return Ok(());
+    }
+    let name = format!("{want} bytes of workspace needed, {room} given");
+    Err(GpuError::driver("cudnnBackendExecute", 2006, name))
 }
 
 impl Drop for Cudnn {
@@ -334,9 +414,11 @@ impl Drop for Cudnn {
         if self.handle == 0 || self.enter().is_err() {
             // Descriptors of a lost context are left as they are.
             std::mem::forget(std::mem::take(&mut *lock(&self.plans)));
+            std::mem::forget(std::mem::take(&mut *lock(&self.attention)));
             return;
         }
         lock(&self.plans).clear();
+        lock(&self.attention).clear();
         // SAFETY: the only owner; no plan is left.
         unsafe { (self.api.table.cudnnDestroy)(self.handle as dnn::cudnnHandle_t) };
     }

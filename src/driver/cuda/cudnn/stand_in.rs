@@ -14,7 +14,8 @@ use dnn::cudnnBackendDescriptorType_t as Kind;
 use dnn::cudnnBackendHeurMode_t as Mode;
 use dnn::cudnnBackendNumericalNote_t as Note;
 
-use super::graph::{Api, DnnTable, Graph, Notes, Way};
+use super::descriptor::{Api, DnnTable};
+use super::graph::{Graph, IDS, Notes, Way};
 use super::tests::problem;
 use crate::driver::{ConvPass, VendorConvProblem};
 use crate::dtype::DType;
@@ -213,7 +214,7 @@ fn tensor_of(op: &Made, name: Name) -> i64 {
 fn a_graph_says_what_the_problem_says() {
     let p = problem([2, 6, 8, 11, 3], [2, 1, 1, 2], DType::Bf16);
     let api = api();
-    let graph = Graph::new(&api, HANDLE, &p).unwrap();
+    let graph = Graph::conv(&api, HANDLE, &p).unwrap();
     let conv = only(Kind::CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
     let ints = |name| value(&conv, name, Type::CUDNN_TYPE_INT64);
     assert_eq!(ints(Name::CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS), [2]);
@@ -282,7 +283,7 @@ fn operations_name_their_tensors() {
     ];
     for (pass, kind, names) in each {
         let p = VendorConvProblem { pass, ..problem([2, 4, 4, 8, 3], [1, 1, 1, 1], DType::F32) };
-        let _graph = Graph::new(&api(), HANDLE, &p).unwrap();
+        let _graph = Graph::conv(&api(), HANDLE, &p).unwrap();
         let op = only(kind);
         assert_eq!(names.map(|n| tensor_of(&op, n)), [1, 2, 3]);
     }
@@ -292,7 +293,7 @@ fn operations_name_their_tensors() {
 fn the_first_kernel_that_is_allowed_runs() {
     let p = problem([2, 4, 4, 8, 3], [1, 1, 1, 1], DType::F32);
     let api = api();
-    let graph = Graph::new(&api, HANDLE, &p).unwrap();
+    let graph = Graph::conv(&api, HANDLE, &p).unwrap();
     let configs = graph.configs(Mode::CUDNN_HEUR_MODE_A).unwrap();
     let notes: Vec<_> = configs.iter().map(|c| Notes::of(c).unwrap()).collect();
     assert_eq!(notes.iter().map(|n| n.1).collect::<Vec<_>>(), [100, 101, 102]);
@@ -309,7 +310,7 @@ fn the_first_kernel_that_is_allowed_runs() {
     let way = Way::new(HANDLE, config, notes[2]).unwrap();
     assert_eq!((way.workspace, way.engine), (4096, 102));
     // SAFETY: the stand-in reads no memory.
-    unsafe { way.execute(HANDLE, [11, 22, 33], 44).unwrap() };
+    unsafe { way.execute(HANDLE, (&IDS, &[11, 22, 33]), 44).unwrap() };
     let [plan, pack] = with(|l| l.ran.pop()).unwrap();
     assert_eq!(plan.kind, Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR as u32);
     assert_eq!(

@@ -191,7 +191,7 @@ fn every_kernel_that_is_allowed_is_accurate() {
     lib.api.check("cudnnSetStream", set).unwrap();
     let mut wrong = Vec::new();
     for p in small() {
-        let graph = Graph::new(&lib.api, lib.handle, &p).unwrap();
+        let graph = Graph::conv(&lib.api, lib.handle, &p).unwrap();
         let (case, mut ran) = (Case::new(&d, s, &p), 0);
         let want = reference(&p, case.data.each_ref().map(Vec::as_slice));
         for mode in [Mode::CUDNN_HEUR_MODE_A, Mode::CUDNN_HEUR_MODE_FALLBACK] {
@@ -203,7 +203,7 @@ fn every_kernel_that_is_allowed_is_accurate() {
                 }
                 let scratch = d.alloc(way.workspace.max(256)).unwrap();
                 // SAFETY: all memory has the problem's sizes.
-                let done = unsafe { way.execute(lib.handle, case.mem.map(|m| m.0), scratch.0) };
+                let done = unsafe { way.execute(lib.handle, (&IDS, &case.mem.map(|m| m.0)), scratch.0) };
                 let off = done.map(|()| error(&p, &case.output(&d, s, &p), &want));
                 // SAFETY: the output was waited for.
                 unsafe { d.free(scratch) };

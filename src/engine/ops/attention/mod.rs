@@ -2,14 +2,17 @@
 
 mod plan;
 mod rope;
+mod vendor;
 
-use self::plan::{AttentionBwdProblem, AttentionKernel, AttentionPlan, AttentionProblem};
+use self::plan::{AttentionBwdProblem, AttentionKernel, AttentionPlan, AttentionProblem, VENDOR};
+use self::vendor::{Operands, VendorAnswer};
 use crate::buffer::{Buffer, GradMut, View};
 use crate::driver::{DimsArg, Ptr};
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, MAX_GRID_YZ, aligned16, code_of_op, dims};
 use crate::engine::ops::loss::args_from;
 use crate::engine::ops::random::{RngArgs, keep_scale};
+use crate::engine::plan::best;
 use crate::error::{GpuError, Result};
 use crate::ops::attention::*;
 use crate::ops::core::Choice;
@@ -58,8 +61,12 @@ struct Call<'a> {
     size: AttentionSize,
     dtype: crate::DType,
     packed: bool,
-    /// What decides how it runs, save the columns of a result.
-    problem: AttentionProblem,
+    /// Whether sequences of keys have lengths of their own.
+    lengths: bool,
+    /// What decides how it runs, save the columns of a result and the vendor's answer.
+    problem: AttentionProblem<'static>,
+    /// Whether pins and the vendor's library are left out.
+    own: bool,
     op: &'static str,
     /// What all its kernels share; without tiles and results.
     base: AttentionProbsArgs,
@@ -68,11 +75,19 @@ struct Call<'a> {
 impl Call<'_> {
     /// How a kernel with results of up to `columns` columns runs, and its tiles per head along a length. How packed sequences are cut is known on the
     /// device only: each can leave a tile incomplete.
-    fn plan(&self, columns: usize, length: usize) -> Result<(AttentionPlan, usize)> {
-        let problem = AttentionProblem { columns, ..self.problem };
-        let plan = match problem.backward {
-            true => self.engine.plan(self.op, &AttentionBwdProblem(problem))?,
-            false => self.engine.plan(self.op, &problem)?,
+    fn plan(&self, columns: usize, length: usize, vendor: &VendorAnswer) -> Result<(AttentionPlan, usize)> {
+        let vendor = vendor.as_ref().map(|_| ()).map_err(|why| why.as_ref());
+        let problem = AttentionProblem { columns, vendor, ..self.problem };
+        let (caps, plan) = (self.engine.device_caps(), |found: Option<(usize, AttentionPlan)>| {
+            found
+                .map(|(_, plan)| plan)
+                .ok_or_else(|| self.engine.no_variant(self.op, "no variant applies".into()))
+        });
+        let plan = match (self.own, problem.backward) {
+            (true, true) => plan(best(&AttentionBwdProblem(problem), caps))?,
+            (true, false) => plan(best(&problem, caps))?,
+            (false, true) => self.engine.plan(self.op, &AttentionBwdProblem(problem))?,
+            (false, false) => self.engine.plan(self.op, &problem)?,
         };
         Ok((plan, self.tiles(length, plan.tile)))
     }
@@ -164,7 +179,9 @@ impl Engine {
                 && p.dropout <= 0.0
                 && p.factor(d) > 0.0,
             backward: false,
+            vendor: Err(""),
         };
+        let lengths = m.key_lengths.is_some();
         let ([a, b, c], [e, f, g]) = (steps(q), steps(k));
         let scores = [outer, heads, lq, lk];
         let (bias, mask) = (repeated(m.bias.as_ref(), scores)?, repeated(m.mask.as_ref(), scores)?);
@@ -200,8 +217,19 @@ impl Engine {
             sl: DimsArg::default(),
             p: Ptr::NULL,
         };
-        Ok(Call { engine: self, size, dtype, packed: m.sequences.is_some(), problem, op, base })
+        let packed = m.sequences.is_some();
+        Ok(Call { engine: self, size, dtype, packed, lengths, problem, own: false, op, base })
     }
+}
+
+/// The gradients of q, k and v, if all three are wanted and nothing else is.
+fn take_all<'a>(io: &mut AttentionBwd<'a>) -> Option<[GradMut<'a>; 3]> {
+    let all = io.dq.is_some() && io.dk.is_some() && io.dv.is_some() && io.dbias.is_none();
+    all.then(|| [io.dq.take(), io.dk.take(), io.dv.take()])?
+        .into_iter()
+        .collect::<Option<Vec<_>>>()?
+        .try_into()
+        .ok()
 }
 
 /// Accumulation flag of an optional gradient.
@@ -210,11 +238,12 @@ fn adds(g: &Option<GradMut<'_>>) -> usize {
 }
 
 impl Engine {
-    /// What serves heads of 64 columns of f16, without rules of their own.
+    /// What serves long heads of 64 columns of f16, without rules of their own.
     pub(crate) fn explain_attention(&self, op: &'static str) -> Result<Choice> {
         let (dtype, columns, backward) = (crate::DType::F16, 64, op == "attention_bwd");
         let (d, dv, aligned, plain) = (columns, columns, true, true);
-        let problem = AttentionProblem { dtype, d, dv, columns, aligned, plain, backward };
+        let vendor = self.driver().vendor_attention().map(|_| ());
+        let problem = AttentionProblem { dtype, d, dv, columns, aligned, plain, backward, vendor };
         match backward {
             true => self.explain_problem(op, &AttentionBwdProblem(problem)),
             false => self.explain_problem(op, &problem),
@@ -224,6 +253,26 @@ impl Engine {
 
 impl AttentionOps for Engine {
     fn attention(&self, p: &Attention<'_>, io: AttentionIo<'_>) -> Result<()> {
+        self.attention_by(p, io, false)
+    }
+
+    fn attention_bwd(&self, p: &Attention<'_>, io: AttentionBwd<'_>) -> Result<()> {
+        self.attention_bwd_by(p, io, false)
+    }
+}
+
+impl Engine {
+    /// Attention by the best kernel of this library.
+    fn own_attention(&self, p: &Attention<'_>, io: AttentionIo<'_>) -> Result<()> {
+        self.attention_by(p, io, true)
+    }
+
+    /// Its gradients by the best kernels of this library.
+    fn own_attention_bwd(&self, p: &Attention<'_>, io: AttentionBwd<'_>) -> Result<()> {
+        self.attention_bwd_by(p, io, true)
+    }
+
+    fn attention_by(&self, p: &Attention<'_>, io: AttentionIo<'_>, own: bool) -> Result<()> {
         const OP: &str = "attention";
         let size = check_attention(p, &io)?;
         let (o, lse) = (io.o.as_view(), io.lse.as_ref().map(|l| l.as_view()));
@@ -231,6 +280,7 @@ impl AttentionOps for Engine {
         let mut call = self.attention_call(OP, p, size, [&io.q, &io.k], &io.mask)?;
         self.check_owner_all(OP, &[("v", Some(io.v)), ("o", Some(o)), ("lse", lse), ("p", probs)])?;
         call.problem.aligned &= wide(&io.v) == 1 && wide(&o) == 1;
+        call.own = own;
         let mut scratch: Option<Buffer> = None;
         let lse = match (lse, probs) {
             (None, Some(_)) => {
@@ -241,7 +291,9 @@ impl AttentionOps for Engine {
         };
         let ([a, b, c], [e, f, g]) = (steps(&io.v), steps(&o));
         let sl = dims(lse.as_ref().map_or([0; 3], steps));
-        let (plan, tiles) = call.plan(size.dv.max(1), size.lq)?;
+        let operands = Operands { qkvo: [io.q, io.k, io.v, o], lse };
+        let vendor = call.vendor::<AttentionProblem<'_>>(VENDOR, &operands, None);
+        let (plan, tiles) = call.plan(size.dv.max(1), size.lq, &vendor)?;
         let args = score_args!(call => AttentionFwdArgs {
             tiles: tiles as i32,
             v: self.arg_in(&io.v),
@@ -251,6 +303,7 @@ impl AttentionOps for Engine {
             sl,
         });
         match plan.kernel {
+            AttentionKernel::Vendor => vendor.map_or(Ok(()), |p| call.run_vendor(&p, &operands))?,
             AttentionKernel::Specialized => call.launch_specialized(plan, tiles, &args)?,
             _ => call.launch([&ATTENTION_FWD_MATRIX, &ATTENTION_FWD], plan, [tiles, size.heads], &args)?,
         }
@@ -267,7 +320,7 @@ impl AttentionOps for Engine {
         call.run(&ATTENTION_PROBS, "", [tiles * size.heads * size.outer, across, 1], 0, &args)
     }
 
-    fn attention_bwd(&self, p: &Attention<'_>, io: AttentionBwd<'_>) -> Result<()> {
+    fn attention_bwd_by(&self, p: &Attention<'_>, mut io: AttentionBwd<'_>, own: bool) -> Result<()> {
         const OP: &str = "attention_bwd";
         let size = check_attention_bwd(p, &io)?;
         let mut call = self.attention_call(OP, p, size, [&io.q, &io.k], &io.mask)?;
@@ -279,6 +332,15 @@ impl AttentionOps for Engine {
         let wide_results = results.map(|g| wide(&g.out.as_view())).all(|w| w == 1);
         call.problem.aligned &= wide(&io.v) == 1 && wide(&io.dout) == 1 && wide_results;
         call.problem.backward = true;
+        call.own = own;
+        let operands = Operands { qkvo: [io.q, io.k, io.v, io.o], lse: Some(io.lse) };
+        let vendor = call.vendor_bwd(&operands, &io);
+        if let Ok(p) = &vendor {
+            let (plan, _) = call.plan(size.d.max(size.dv), size.lq, &vendor)?;
+            if let (AttentionKernel::Vendor, Some(gradients)) = (plan.kernel, take_all(&mut io)) {
+                return call.run_vendor_bwd(p, &operands, io.dout, gradients);
+            }
+        }
         let rows = size.outer * size.heads * size.lq;
         let scratch = self.scratch(call.dtype.accumulator(), rows)?;
         let (v, dout, lse) = (self.arg_in(&io.v), self.arg_in(&io.dout), self.arg_in(&io.lse));
@@ -306,7 +368,7 @@ impl AttentionOps for Engine {
                 _ => size.dv.max(1),
             };
             let ([a, b, c], [e, f, g]) = (of(&io.dk), of(&io.dv));
-            let (plan, tiles) = call.plan(columns, size.lk)?;
+            let (plan, tiles) = call.plan(columns, size.lk, &vendor)?;
             let args = score_args!(call => AttentionDkvArgs {
                 tiles: tiles as i32,
                 v,
@@ -323,7 +385,7 @@ impl AttentionOps for Engine {
         }
         if io.dq.is_some() {
             let [a, b, c] = of(&io.dq);
-            let (plan, tiles) = call.plan(size.d, size.lq)?;
+            let (plan, tiles) = call.plan(size.d, size.lq, &vendor)?;
             let args = score_args!(call => AttentionDqArgs {
                 tiles: tiles as i32,
                 v,

@@ -1,4 +1,4 @@
-//! How attention runs: on matrix cores, by warps that copy and warps that multiply or by all alike, or in tiles of FMAs that cut the columns of its
+//! How attention runs: by a vendor's library, on matrix cores, by warps that copy and warps that multiply or by all alike, or in tiles of FMAs that cut the columns of its
 //! results.
 
 use crate::device::{BackendKind, Caps};
@@ -22,7 +22,7 @@ const SOURCE: &str = "kernels/common/attention/attention.c, backward.c";
 
 /// Attention or its gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct AttentionProblem {
+pub(crate) struct AttentionProblem<'a> {
     pub(crate) dtype: DType,
     /// Columns of queries and keys, and of values.
     pub(crate) d: usize,
@@ -34,11 +34,18 @@ pub(crate) struct AttentionProblem {
     /// Whether scores are products times a positive factor within a window: no bias, mask, soft cap or dropout.
     pub(crate) plain: bool,
     pub(crate) backward: bool,
+    /// Whether the vendor's library takes it, or why not.
+    pub(crate) vendor: Result<(), &'a str>,
 }
+
+/// Number of the vendor's library among the variants.
+pub(crate) const VENDOR: usize = 0;
 
 /// Which of the kernels that compute the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AttentionKernel {
+    /// By the vendor's library.
+    Vendor,
     /// On matrix cores, where some warps copy and others multiply.
     Specialized,
     /// On matrix cores.
@@ -63,7 +70,7 @@ pub(crate) struct AttentionPlan {
     pub(crate) local: usize,
 }
 
-impl AttentionProblem {
+impl AttentionProblem<'_> {
     /// Bytes of local memory of a block on matrix cores: of `GK_LOCAL_DYNAMIC`, and in all.
     fn local(&self, width: usize, caps: &Caps) -> (usize, usize) {
         let row = width * self.dtype.size();
@@ -95,6 +102,12 @@ impl AttentionProblem {
             return Err("rows do not begin at multiples of 16 bytes".into());
         }
         Ok(usize::from(self.d.max(self.dv) > WIDTHS[0]))
+    }
+
+    fn by_vendor(&self) -> Result<AttentionPlan, Reason> {
+        let kernel = AttentionKernel::Vendor;
+        let plan = AttentionPlan { kernel, threads: 0, op: "", tile: MATRIX_TILE, slices: 1, local: 0 };
+        self.vendor.map(|()| plan).map_err(|why| why.to_string().into())
     }
 
     fn specialized(&self, caps: &Caps) -> Result<AttentionPlan, Reason> {
@@ -139,47 +152,57 @@ impl AttentionProblem {
     }
 }
 
-impl Problem for AttentionProblem {
+const LIBRARY: Variant = Variant { name: "cudnn", source: "vendor library" };
+const MATRIX: Variant = Variant { name: "matrix_cores", source: MATRIX_SOURCE };
+const HEAD_64: Variant = Variant { name: "head_64", source: SOURCE };
+const HEAD_128: Variant = Variant { name: "head_128", source: SOURCE };
+
+impl Problem for AttentionProblem<'_> {
     type Plan = AttentionPlan;
 
     const VARIANTS: &'static [Variant] = &[
+        LIBRARY,
         Variant { name: "warp_specialized", source: SPECIALIZED_SOURCE },
-        Variant { name: "matrix_cores", source: MATRIX_SOURCE },
-        Variant { name: "head_64", source: SOURCE },
-        Variant { name: "head_128", source: SOURCE },
+        MATRIX,
+        HEAD_64,
+        HEAD_128,
     ];
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<AttentionPlan, Reason> {
-        match variant.checked_sub(1) {
-            None => self.specialized(caps),
-            Some(of_both) => self.plan_of_both(of_both, caps),
+        match variant {
+            VENDOR => self.by_vendor(),
+            1 => self.specialized(caps),
+            _ => self.plan_of_both(variant - 2, caps),
         }
     }
 
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
-        variant == 0 || self.prefers_of_both(variant - 1, caps)
+        variant < 2 || self.prefers_of_both(variant - 2, caps)
     }
 }
 
 /// Gradients of attention: all ways to run but warps with different work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct AttentionBwdProblem(pub(crate) AttentionProblem);
+pub(crate) struct AttentionBwdProblem<'a>(pub(crate) AttentionProblem<'a>);
 
-impl Problem for AttentionBwdProblem {
+impl Problem for AttentionBwdProblem<'_> {
     type Plan = AttentionPlan;
 
-    const VARIANTS: &'static [Variant] = AttentionProblem::VARIANTS.split_at(1).1;
+    const VARIANTS: &'static [Variant] = &[LIBRARY, MATRIX, HEAD_64, HEAD_128];
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<AttentionPlan, Reason> {
-        self.0.plan_of_both(variant, caps)
+        match variant {
+            VENDOR => self.0.by_vendor(),
+            _ => self.0.plan_of_both(variant - 1, caps),
+        }
     }
 
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
-        self.0.prefers_of_both(variant, caps)
+        variant == VENDOR || self.0.prefers_of_both(variant - 1, caps)
     }
 }
 
-impl AttentionProblem {
+impl AttentionProblem<'_> {
     /// The ways to run that attention and its gradients share.
     fn plan_of_both(&self, variant: usize, caps: &Caps) -> Result<AttentionPlan, Reason> {
         let Some(unit) = variant.checked_sub(1) else { return self.matrix(caps) };
@@ -205,7 +228,7 @@ mod tests {
     use crate::engine::geometry::tests::gpu;
     use crate::engine::plan::best;
 
-    fn problem(dtype: DType, columns: usize) -> AttentionProblem {
+    fn problem(dtype: DType, columns: usize) -> AttentionProblem<'static> {
         AttentionProblem {
             dtype,
             d: columns,
@@ -214,6 +237,7 @@ mod tests {
             aligned: true,
             plain: true,
             backward: false,
+            vendor: Err("no vendor library was found"),
         }
     }
 
@@ -229,14 +253,14 @@ mod tests {
         assert_eq!(plan(65), Some(("gk_head128", 1)));
         assert_eq!(plan(256), Some(("gk_head128", 2)));
         // A pinned narrow block repeats the scores more often.
-        assert_eq!(problem(DType::F32, 256).plan(2, &gpu()).map(|p| (p.tile, p.slices)), Ok((64, 4)));
+        assert_eq!(problem(DType::F32, 256).plan(3, &gpu()).map(|p| (p.tile, p.slices)), Ok((64, 4)));
     }
 
     #[test]
     fn matrix_cores_take_heads_that_are_aligned_and_fit() {
         let half = problem(DType::F16, 64);
         let is_matrix = |p: AttentionPlan| p.kernel == AttentionKernel::Matrix;
-        let plan = |p: AttentionProblem| {
+        let plan = |p: AttentionProblem<'_>| {
             let plan =
                 if p.backward { best(&AttentionBwdProblem(p), &hopper()) } else { best(&p, &hopper()) };
             plan.map(|(_, p)| (is_matrix(p), p.op, p.tile, p.local))
@@ -273,9 +297,24 @@ mod tests {
     }
 
     #[test]
+    fn the_vendor_library_comes_first_where_it_takes_the_problem() {
+        let p = problem(DType::F16, 64);
+        assert!(p.plan(VENDOR, &hopper()).is_err_and(|why| why.contains("no vendor library")));
+        let taken = AttentionProblem { vendor: Ok(()), ..p };
+        let kernel = |plan: Option<(usize, AttentionPlan)>| plan.map(|(at, p)| (at, p.kernel));
+        assert_eq!(kernel(best(&taken, &hopper())), Some((VENDOR, AttentionKernel::Vendor)));
+        assert_eq!(
+            kernel(best(&AttentionBwdProblem(taken), &hopper())),
+            Some((VENDOR, AttentionKernel::Vendor))
+        );
+        assert_eq!(kernel(best(&AttentionBwdProblem(p), &hopper())), Some((1, AttentionKernel::Matrix)));
+    }
+
+    #[test]
     fn warps_with_different_work_serve_plain_heads_of_16_bits() {
         let caps = Caps { warp_groups: true, ..hopper() };
-        let plan = |p: AttentionProblem| best(&p, &caps).map(|(_, p)| (p.kernel, p.op, p.threads, p.local));
+        let plan =
+            |p: AttentionProblem<'_>| best(&p, &caps).map(|(_, p)| (p.kernel, p.op, p.threads, p.local));
         let half = problem(DType::Bf16, 64);
         assert_eq!(plan(half), Some((AttentionKernel::Specialized, "gk_head64", 384, 80 << 10)));
         assert_eq!(

@@ -3,7 +3,7 @@
 use super::Gathered;
 use super::plan::{ConvProblem, VENDOR, WeightProblem};
 use crate::backend::BackendExt;
-use crate::buffer::{Buffer, GradMut, View};
+use crate::buffer::{GradMut, View};
 use crate::cpu::{HostElement, with_dtype};
 use crate::driver::{ConvPass, ConvTensor, VendorConv, VendorConvProblem};
 use crate::dtype::DType;
@@ -288,17 +288,6 @@ impl Engine {
         };
         let close = |(g, w): (&f64, &f64)| (g - w).abs() <= tolerance * (1.0 + w.abs());
         Ok(got.iter().zip(&read()?).all(close))
-    }
-
-    /// Random numbers in [-1, 1).
-    fn noise(&self, dtype: DType, n: usize, seed: u32) -> Result<Buffer> {
-        let mut word = seed;
-        let mut next = || {
-            word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            f64::from(word >> 8) / f64::from(1 << 23) - 1.0
-        };
-        let values: Vec<f64> = (0..n).map(|_| next()).collect();
-        with_dtype!(dtype, T => self.upload(&values.iter().map(|&x| T::from_f64(x)).collect::<Vec<_>>()))
     }
 }
 
