@@ -21,8 +21,9 @@ use crate::error::{GpuError, Result};
 const FIRST_VERSION: usize = 91_000;
 /// Columns of a head at most.
 const MAX_COLUMNS: usize = 128;
-/// The most workspace that a problem may want.
-const MAX_WORKSPACE: usize = 4 << 30;
+/// The most workspace that a call may want, and scores of gradients that one stores at most, in bytes.
+const MAX_WORKSPACE: usize = 3 << 29;
+const MAX_SCORES: usize = 1 << 30;
 /// A multiple at which parts of the workspace begin.
 const PART: usize = 256;
 
@@ -76,6 +77,8 @@ pub(super) struct AttentionPlan {
     sources: Vec<Source>,
     /// Bytes of the workspace in front of the kernel's own.
     parts: usize,
+    /// What each call adds to the addresses of the operands.
+    calls: Vec<Vec<u64>>,
 }
 
 impl AttentionPlan {
@@ -87,6 +90,12 @@ impl AttentionPlan {
         repeats: bool,
     ) -> std::result::Result<Self, String> {
         let text = |e: GpuError| e.to_string();
+        let part = match p.gradients.is_some() && repeats {
+            true => part(p),
+            false => [p.q.extents[0], p.k.extents[1]],
+        };
+        let calls = calls(p, part);
+        let p = &narrowed(p, part);
         let mut b = Builder::new(api, p).map_err(text)?;
         match p.gradients {
             None => b.forward(),
@@ -104,7 +113,7 @@ impl AttentionPlan {
             match way {
                 Ok(Some(way)) if way.workspace + workspace <= MAX_WORKSPACE => {
                     log::debug!("cuDNN: attention: engine {}, {:?}", way.engine, way.notes);
-                    return Ok(AttentionPlan { way, _graph: graph, ids, sources, parts: workspace });
+                    return Ok(AttentionPlan { way, _graph: graph, ids, sources, parts: workspace, calls });
                 }
                 Ok(Some(way)) => {
                     why = format!("its kernels want {} bytes of workspace", way.workspace + workspace)
@@ -138,16 +147,72 @@ impl AttentionPlan {
             _ => 0.0,
         };
         let numbers: Vec<f32> = self.sources.iter().map(number).collect();
-        let address = |(s, number): (&Source, &f32)| match *s {
-            Source::Operand(i) => operands[i],
-            Source::Workspace(at) => workspace + at as u64,
-            // Numbers are read by the call, from the host.
-            Source::Scale | Source::Constant(_) => std::ptr::from_ref(number) as u64,
-        };
-        let addresses: Vec<u64> = self.sources.iter().zip(&numbers).map(address).collect();
-        // SAFETY: forwarded; the numbers outlive the call.
-        unsafe { self.way.execute(handle, (&self.ids, &addresses), workspace + self.parts as u64) }
+        self.calls.iter().try_for_each(|from| {
+            let address = |(s, number): (&Source, &f32)| match *s {
+                Source::Operand(i) => operands[i] + from[i],
+                Source::Workspace(at) => workspace + at as u64,
+                // Numbers are read by the call, from the host.
+                Source::Scale | Source::Constant(_) => std::ptr::from_ref(number) as u64,
+            };
+            let addresses: Vec<u64> = self.sources.iter().zip(&numbers).map(address).collect();
+            // SAFETY: forwarded; the numbers outlive the call.
+            unsafe { self.way.execute(handle, (&self.ids, &addresses), workspace + self.parts as u64) }
+        })
     }
+}
+
+/// The largest divisor of `n` that is no larger than `most`; 1 at least.
+fn divisor(n: usize, most: usize) -> usize {
+    (1..=most.min(n)).rev().find(|d| n.is_multiple_of(*d)).unwrap_or(1)
+}
+
+/// Batches and heads of keys of a call, so that the scores of gradients that it stores are not too many: all heads of some batches, or some of one.
+fn part(p: &VendorAttentionProblem) -> [usize; 2] {
+    let ([batch, heads, lq, _], [_, kv_heads, lk, _]) = (p.q.extents, p.k.extents);
+    let head = lq.saturating_mul(lk).saturating_mul(p.dtype.size());
+    let of_batch = head.saturating_mul(heads);
+    if of_batch <= MAX_SCORES {
+        return [divisor(batch, MAX_SCORES / of_batch), kv_heads];
+    }
+    let group = head.saturating_mul(heads / kv_heads);
+    [1, divisor(kv_heads, MAX_SCORES / group)]
+}
+
+/// The problem of one call.
+fn narrowed(p: &VendorAttentionProblem, [batch, kv_heads]: [usize; 2]) -> VendorAttentionProblem {
+    let group = p.q.extents[1] / p.k.extents[1];
+    let narrow = |t: &AttentionTensor, heads: usize| {
+        let [_, _, rows, columns] = t.extents;
+        AttentionTensor { extents: [batch, heads, rows, columns], ..*t }
+    };
+    let (wide, keys) =
+        (|t: &AttentionTensor| narrow(t, kv_heads * group), |t: &AttentionTensor| narrow(t, kv_heads));
+    VendorAttentionProblem {
+        q: wide(&p.q),
+        k: keys(&p.k),
+        v: keys(&p.v),
+        o: wide(&p.o),
+        gradients: p.gradients.map(|[o, q, k, v]| [wide(&o), wide(&q), keys(&k), keys(&v)]),
+        ..*p
+    }
+}
+
+/// Where the operands of each call begin, in bytes.
+fn calls(p: &VendorAttentionProblem, [batches, kv_heads]: [usize; 2]) -> Vec<Vec<u64>> {
+    let ([batch, heads, lq, _], all_kv) = (p.q.extents, p.k.extents[1]);
+    let group = heads / all_kv;
+    let size = p.dtype.size();
+    let parts = (0..batch).step_by(batches).flat_map(|b| (0..all_kv).step_by(kv_heads).map(move |h| (b, h)));
+    parts
+        .map(|(b, h)| {
+            let at = |t: &AttentionTensor, h: usize| ((b * t.strides[0] + h * t.strides[1]) * size) as u64;
+            let logarithms = ((b * heads + h * group) * lq * DType::F32.size()) as u64;
+            let (wide, keys) = (|t: &AttentionTensor| at(t, h * group), |t: &AttentionTensor| at(t, h));
+            let mut from = vec![wide(&p.q), keys(&p.k), keys(&p.v), wide(&p.o), logarithms];
+            from.extend(p.gradients.iter().flat_map(|[o, q, k, v]| [wide(o), wide(q), keys(k), keys(v)]));
+            from
+        })
+        .collect()
 }
 
 /// A tensor of a graph that is being built: the number of its descriptor.
@@ -427,5 +492,58 @@ impl<'a> Builder<'a> {
         let sums = self.part_of_workspace(&AttentionTensor::packed(p.q.extents))?;
         self.matmul(ds, k, sums)?;
         self.pointwise_to(CUDNN_POINTWISE_IDENTITY, F32, &[sums], result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem([batch, heads, kv_heads, l, d]: [usize; 5]) -> VendorAttentionProblem {
+        let [wide, keys] = [heads, kv_heads].map(|h| AttentionTensor::packed([batch, h, l, d]));
+        let gradients = Some([wide, wide, keys, keys]);
+        let (q, k, v, o) = (wide, keys, keys, wide);
+        VendorAttentionProblem { q, k, v, o, gradients, logarithms: true, causal: true, dtype: DType::Bf16 }
+    }
+
+    #[test]
+    fn gradients_are_cut_so_that_a_call_stores_a_gibibyte_of_scores() {
+        assert_eq!(part(&problem([8, 12, 12, 1024, 64])), [8, 12]);
+        assert_eq!(part(&problem([4, 16, 16, 4096, 64])), [2, 16]);
+        assert_eq!(part(&problem([3, 16, 16, 4096, 64])), [1, 16]);
+        assert_eq!(part(&problem([2, 16, 16, 8192, 128])), [1, 8]);
+        assert_eq!(part(&problem([2, 32, 8, 8192, 128])), [1, 2]);
+        assert_eq!(part(&problem([2, 32, 1, 65_536, 128])), [1, 1]);
+    }
+
+    #[test]
+    fn calls_begin_where_the_one_before_ends() {
+        let p = problem([2, 4, 2, 8, 16]);
+        assert_eq!(calls(&p, [2, 2]), vec![vec![0; 9]]);
+        let (head, bytes) = (8 * 16 * 2, |n: usize| n as u64);
+        let of = |b: usize, h: usize| {
+            let (wide, keys) = (bytes((4 * b + 2 * h) * head), bytes((2 * b + h) * head));
+            let logarithms = bytes((4 * b + 2 * h) * 8 * 4);
+            vec![wide, keys, keys, wide, logarithms, wide, wide, keys, keys]
+        };
+        assert_eq!(calls(&p, [1, 1]), [of(0, 0), of(0, 1), of(1, 0), of(1, 1)]);
+        let one = narrowed(&p, [1, 1]);
+        assert_eq!((one.q.extents, one.k.extents), ([1, 2, 8, 16], [1, 1, 8, 16]));
+        assert_eq!(one.gradients.map(|g| g[3].extents), Some([1, 1, 8, 16]));
+        assert_eq!(one.q.strides, p.q.strides);
+    }
+
+    #[test]
+    fn unfit_problems_are_refused_with_a_reason() {
+        let p = problem([2, 4, 2, 8, 16]);
+        let why = |p: VendorAttentionProblem| eligible(91_900, &p).unwrap_err();
+        eligible(91_900, &p).unwrap();
+        assert!(eligible(90_900, &p).is_err_and(|why| why.contains("90900")));
+        assert!(why(VendorAttentionProblem { dtype: DType::F32, ..p }).contains("f32"));
+        assert!(why(problem([2, 4, 2, 8, 20])).contains("20 and 20 columns"));
+        assert!(why(problem([2, 4, 2, 8, 136])).contains("136"));
+        assert!(why(problem([2, 4, 2, 0, 16])).contains("extent is 0"));
+        let repeated = AttentionTensor { strides: [0, 0, 16, 1], ..p.k };
+        assert!(why(VendorAttentionProblem { k: repeated, ..p }).contains("repeats"));
     }
 }

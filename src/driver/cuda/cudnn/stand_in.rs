@@ -14,10 +14,11 @@ use dnn::cudnnBackendDescriptorType_t as Kind;
 use dnn::cudnnBackendHeurMode_t as Mode;
 use dnn::cudnnBackendNumericalNote_t as Note;
 
+use super::attention::AttentionPlan;
 use super::descriptor::{Api, DnnTable};
 use super::graph::{Graph, IDS, Notes, Way};
 use super::tests::problem;
-use crate::driver::{ConvPass, VendorConvProblem};
+use crate::driver::{AttentionTensor, ConvPass, VendorAttentionProblem, VendorConvProblem};
 use crate::dtype::DType;
 
 /// A descriptor: its attributes by number, pointers and scalars as numbers.
@@ -90,6 +91,7 @@ unsafe extern "C" fn set(d: Raw, name: Name, ty: Type, count: i64, at: *const c_
         unsafe {
             match wide {
                 true => *at.cast::<i64>().offset(i as isize),
+                false if ty == Type::CUDNN_TYPE_BOOLEAN => i64::from(*at.cast::<u8>().offset(i as isize)),
                 false => i64::from(*at.cast::<u32>().offset(i as isize)),
             }
         }
@@ -325,4 +327,61 @@ fn the_first_kernel_that_is_allowed_runs() {
     assert_eq!(value(&pack, Name::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, Type::CUDNN_TYPE_VOID_PTR), [44]);
     drop((way, graph));
     with(|l| assert_eq!(l.destroyed.len(), l.made.len()));
+}
+
+/// Batches, heads, heads of keys, queries and keys, columns.
+fn attention([batch, heads, kv_heads, l, d]: [usize; 5], backward: bool) -> VendorAttentionProblem {
+    let [wide, keys] = [heads, kv_heads].map(|h| AttentionTensor::packed([batch, h, l, d]));
+    let gradients = backward.then_some([wide, wide, keys, keys]);
+    let (q, k, v, o) = (wide, keys, keys, wide);
+    VendorAttentionProblem { q, k, v, o, gradients, logarithms: true, causal: true, dtype: DType::F16 }
+}
+
+fn count(kind: Kind) -> usize {
+    with(|l| l.made.values().filter(|m| m.kind == kind as u32).count())
+}
+
+#[test]
+fn attention_is_two_products_around_a_softmax() {
+    let p = attention([2, 4, 2, 160, 64], false);
+    let plan = AttentionPlan::new(&api(), HANDLE, &p, true).unwrap();
+    assert_eq!(count(Kind::CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR), 2);
+    assert_eq!(count(Kind::CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR), 2);
+    // Factor, row, column, comparison, choice, difference, exponential, logarithm, sum, quotient.
+    assert_eq!(count(Kind::CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR), 10);
+    assert_eq!(plan.workspace(), 4096);
+    // SAFETY: the stand-in reads no memory.
+    unsafe { plan.execute(HANDLE, &[16, 32, 48, 64, 80], 0.125, 96).unwrap() };
+    let [_, pack] = with(|l| l.ran.pop()).unwrap();
+    let at = value(&pack, Name::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, Type::CUDNN_TYPE_VOID_PTR);
+    // q and k, two numbers on the host, the logarithms, v and o.
+    assert_eq!([at[0], at[1], at[4], at[5], at[6]], [16, 32, 80, 48, 64]);
+    drop(plan);
+    with(|l| assert_eq!(l.destroyed.len(), l.made.len()));
+}
+
+#[test]
+fn gradients_that_repeat_need_no_sums_in_the_workspace() {
+    let p = attention([2, 4, 2, 160, 64], true);
+    let [repeat, atomic] = [true, false].map(|repeats| {
+        let plan = AttentionPlan::new(&api(), HANDLE, &p, repeats).unwrap();
+        let notes = with(|l| l.ran.len());
+        assert_eq!(notes, 0);
+        plan.workspace()
+    });
+    let (delta, sums) = (2 * 4 * 160 * 4, 2 * 4 * 160 * 64 * 4);
+    assert_eq!((repeat, atomic), (delta + 4096, delta + sums + 4096));
+    // Five products each; gradients of keys and values are sums over the heads that share them.
+    assert_eq!(count(Kind::CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR), 10);
+    assert_eq!(count(Kind::CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR), 6);
+}
+
+#[test]
+fn a_call_for_every_part_of_large_gradients() {
+    let p = attention([2, 32, 8, 8192, 128], true);
+    let plan = AttentionPlan::new(&api(), HANDLE, &p, true).unwrap();
+    let operands: Vec<u64> = (0..9).map(|i| i << 40).collect();
+    // SAFETY: the stand-in reads no memory.
+    unsafe { plan.execute(HANDLE, &operands, 0.125, 96).unwrap() };
+    with(|l| assert_eq!(l.ran.len(), 8));
 }

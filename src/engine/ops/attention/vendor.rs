@@ -3,7 +3,7 @@
 use super::plan::{AttentionBwdProblem, VENDOR};
 use super::{Call, UNBOUNDED, wide};
 use crate::backend::BackendExt;
-use crate::buffer::{Buffer, GradMut, View};
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::cpu::{HostElement, with_dtype};
 use crate::driver::{AttentionTensor, VendorAttention, VendorAttentionProblem};
 use crate::dtype::DType;
@@ -56,9 +56,6 @@ impl Operands<'_> {
 
     /// Why the library cannot take the operands.
     fn refused(&self) -> Option<&'static str> {
-        if !self.qkvo.iter().all(|t| wide(t) == 1) {
-            return Some("rows do not begin at multiples of 16 bytes");
-        }
         if !self.lse.iter().all(|l| aligned16(l) && l.layout().is_contiguous()) {
             return Some("the logarithms do not lie side by side from a multiple of 16 bytes on");
         }
@@ -68,7 +65,7 @@ impl Operands<'_> {
 
 impl Call<'_> {
     /// Whether later keys are hidden, if that is all that is; else why the library is not asked.
-    fn only_causal(&self) -> std::result::Result<bool, Reason> {
+    fn only_causal(&self, operands: &Operands<'_>) -> std::result::Result<bool, Reason> {
         let (b, s) = (&self.base, &self.size);
         let problem = &self.problem;
         if !problem.plain {
@@ -79,8 +76,8 @@ impl Call<'_> {
         if self.packed || self.lengths {
             return Err("sequences have lengths".into());
         }
-        if !problem.aligned {
-            return Err("rows of gradients do not begin at multiples of 16 bytes".into());
+        if !problem.aligned || !operands.qkvo.iter().all(|t| wide(t) == 1) {
+            return Err("rows do not begin at multiples of 16 bytes".into());
         }
         match (b.left as usize, b.right as usize) {
             (UNBOUNDED, UNBOUNDED) => Ok(false),
@@ -104,7 +101,7 @@ impl Call<'_> {
             return Err("another variant is pinned".into());
         }
         let lib = engine.driver().vendor_attention().map_err(|why| why.to_string())?;
-        let causal = self.only_causal()?;
+        let causal = self.only_causal(operands)?;
         if let Some(why) = operands.refused() {
             return Err(why.into());
         }
@@ -187,65 +184,90 @@ impl Call<'_> {
 /// Batches, heads, heads of keys, queries and keys, columns of the problem that checks a library.
 const CHECKED: [usize; 5] = [2, 4, 2, 160, 64];
 
-impl Engine {
-    /// Compares a small problem of the same kind with the kernels of this library.
-    fn vet_attention(&self, lib: &dyn VendorAttention, like: &VendorAttentionProblem) -> Result<bool> {
-        let [b, h, kv, l, d] = CHECKED;
-        let (dtype, p) = (like.dtype, Attention::new().causal(Causal::TopLeft));
-        let (wide, narrow) = ([b, h, l, d], [b, kv, l, d]);
-        let noise = |heads: usize, seed| self.noise(dtype, b * heads * l * d, seed);
-        let (q, k, v, dout) = (noise(h, 1)?, noise(kv, 2)?, noise(kv, 3)?, noise(h, 4)?);
-        let (q, dout) = (q.shaped(&wide)?, dout.shaped(&wide)?);
-        let (k, v) = (k.shaped(&narrow)?, v.shaped(&narrow)?);
-        let (o, lse) = (noise(h, 5)?, self.scratch(DType::F32, b * h * l)?);
-        let read = |all: &[&Buffer]| -> Result<Vec<f64>> {
-            let mut values = vec![];
-            for x in all {
-                with_dtype!(x.dtype(), T =>
-                    values.extend(self.download::<T>(x.view())?.into_iter().map(HostElement::to_f64)));
-            }
-            Ok(values)
-        };
-        let mut io = AttentionIo::new(q, k, v, o.alias_mut().reshape(&wide)?);
-        io.lse = Some(lse.alias_mut().reshape(&[b, h, l])?);
-        self.own_attention(&p, io)?;
-        let operands = Operands { qkvo: [q, k, v, o.shaped(&wide)?], lse: Some(lse.shaped(&[b, h, l])?) };
-        let scale = p.factor(d) as f32;
-        let base = [q, k, v, o.shaped(&wide)?, lse.shaped(&[b, h, l])?];
-        if like.gradients.is_none() {
-            let want = read(&[&o, &lse])?;
-            let problem = operands.describe(true, None);
-            if !self.checkable(lib, &problem) {
-                return Ok(false);
-            }
-            self.dnn_call_attention(lib, &problem, scale, &base)?;
-            return Ok(close(dtype, &read(&[&o, &lse])?, &want));
-        }
-        let (dq, dk, dv) = (noise(h, 6)?, noise(kv, 7)?, noise(kv, 8)?);
-        let mut io = AttentionBwd::new(dout, q, k, v, operands.qkvo[3], lse.shaped(&[b, h, l])?);
-        io.dq = Some(dq.alias_mut().reshape(&wide)?.into());
-        io.dk = Some(dk.alias_mut().reshape(&narrow)?.into());
-        io.dv = Some(dv.alias_mut().reshape(&narrow)?.into());
-        self.own_attention_bwd(&p, io)?;
-        let want = read(&[&dq, &dk, &dv])?;
-        let gradients = [dout, dq.shaped(&wide)?, dk.shaped(&narrow)?, dv.shaped(&narrow)?];
-        let problem = operands.describe(true, Some(gradients.each_ref().map(tensor)));
-        if !self.checkable(lib, &problem) {
-            return Ok(false);
-        }
-        let tensors = [base.as_slice(), &gradients].concat();
-        self.dnn_call_attention(lib, &problem, scale, &tensors)?;
-        Ok(close(dtype, &read(&[&dq, &dk, &dv])?, &want))
+/// Operands of the problem that checks a library: q, k, v, o, the gradients of o, q, k and v, and the logarithms.
+struct Checked {
+    tensors: Vec<Buffer>,
+    lse: Buffer,
+}
+
+impl Checked {
+    fn new(engine: &Engine, dtype: DType) -> Result<Self> {
+        let [b, heads, kv_heads, l, d] = CHECKED;
+        let all = [heads, kv_heads, kv_heads, heads, heads, heads, kv_heads, kv_heads].into_iter().zip(1..);
+        let noise = |(h, seed)| engine.noise(dtype, b * h * l * d, seed);
+        let tensors = all.map(noise).collect::<Result<Vec<_>>>()?;
+        Ok(Checked { tensors, lse: engine.scratch(DType::F32, b * heads * l)? })
     }
 
-    fn checkable(&self, lib: &dyn VendorAttention, p: &VendorAttentionProblem) -> bool {
-        let refused = |why: &String| log::debug!("{}: the check's problem is refused: {why}", lib.name());
-        lib.applicable(p).inspect_err(refused).is_ok()
+    fn shape(&self, i: usize) -> [usize; 4] {
+        let [b, heads, kv_heads, l, d] = CHECKED;
+        [b, if [1, 2, 6, 7].contains(&i) { kv_heads } else { heads }, l, d]
+    }
+
+    fn view(&self, i: usize) -> Result<View<'_>> {
+        self.tensors[i].shaped(&self.shape(i))
+    }
+
+    fn target(&self, i: usize) -> Result<ViewMut<'_>> {
+        self.tensors[i].alias_mut().reshape(&self.shape(i))
+    }
+
+    fn operands(&self) -> Result<Operands<'_>> {
+        let [b, heads, _, l, _] = CHECKED;
+        let qkvo = [self.view(0)?, self.view(1)?, self.view(2)?, self.view(3)?];
+        Ok(Operands { qkvo, lse: Some(self.lse.shaped(&[b, heads, l])?) })
+    }
+
+    /// Runs the kernels of this library.
+    fn run_own(&self, engine: &Engine, p: &Attention<'_>, backward: bool) -> Result<()> {
+        let [b, heads, _, l, _] = CHECKED;
+        let mut io = AttentionIo::new(self.view(0)?, self.view(1)?, self.view(2)?, self.target(3)?);
+        io.lse = Some(self.lse.alias_mut().reshape(&[b, heads, l])?);
+        engine.own_attention(p, io)?;
+        if !backward {
+            return Ok(());
+        }
+        let Operands { qkvo: [q, k, v, o], .. } = self.operands()?;
+        let mut io = AttentionBwd::new(self.view(4)?, q, k, v, o, self.lse.shaped(&[b, heads, l])?);
+        io.dq = Some(self.target(5)?.into());
+        io.dk = Some(self.target(6)?.into());
+        io.dv = Some(self.target(7)?.into());
+        engine.own_attention_bwd(p, io)
+    }
+
+    /// What a pass writes.
+    fn results(&self, engine: &Engine, backward: bool) -> Result<Vec<f64>> {
+        let [o, dq, dk, dv] = [3, 5, 6, 7].map(|i| &self.tensors[i]);
+        let written = if backward { vec![dq, dk, dv] } else { vec![o, &self.lse] };
+        let mut values = vec![];
+        for x in written {
+            with_dtype!(x.dtype(), T =>
+                values.extend(engine.download::<T>(x.view())?.into_iter().map(HostElement::to_f64)));
+        }
+        Ok(values)
     }
 }
 
-/// Whether results of one kind of arithmetic agree.
-fn close(dtype: DType, got: &[f64], want: &[f64]) -> bool {
-    let tolerance = if dtype == DType::F16 { 4e-3 } else { 3e-2 };
-    got.iter().zip(want).all(|(g, w)| (g - w).abs() <= tolerance * (1.0 + w.abs()))
+impl Engine {
+    /// Compares a small problem of the same kind with the kernels of this library.
+    fn vet_attention(&self, lib: &dyn VendorAttention, like: &VendorAttentionProblem) -> Result<bool> {
+        let (p, backward) = (Attention::new().causal(Causal::TopLeft), like.gradients.is_some());
+        let checked = Checked::new(self, like.dtype)?;
+        checked.run_own(self, &p, backward)?;
+        let want = checked.results(self, backward)?;
+        let operands = checked.operands()?;
+        let Operands { qkvo: [q, k, v, o], lse } = operands;
+        let gradients = [checked.view(4)?, checked.view(5)?, checked.view(6)?, checked.view(7)?];
+        let problem = operands.describe(true, backward.then(|| gradients.each_ref().map(tensor)));
+        if let Err(why) = lib.applicable(&problem) {
+            log::debug!("{}: the check's problem is refused: {why}", lib.name());
+            return Ok(false);
+        }
+        let mut tensors = vec![q, k, v, o, lse.unwrap_or(o)];
+        tensors.extend(gradients.iter().filter(|_| backward));
+        self.dnn_call_attention(lib, &problem, p.factor(CHECKED[4]) as f32, &tensors)?;
+        let tolerance = if like.dtype == DType::F16 { 4e-3 } else { 3e-2 };
+        let close = |(g, w): (&f64, &f64)| (g - w).abs() <= tolerance * (1.0 + w.abs());
+        Ok(checked.results(self, backward)?.iter().zip(&want).all(close))
+    }
 }
