@@ -72,6 +72,19 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `gemm_repitch`.
+    GemmRepitchArgs {
+        x: In("gk_t"),
+        y: Out("gk_t"),
+        n: I64,
+        rows: I64,
+        cols: I64,
+        ldx: I64,
+        pitch: I64,
+    }
+}
+
+kernel_args! {
     /// Arguments of `gemm_ragged_matrix`.
     GemmRaggedMatrixArgs {
         a: In("gk_t"),
@@ -94,5 +107,6 @@ kernel_table! {
     GEMM_SKINNY: GemmTileArgs = "gemm/gemm.c" "gemm_skinny" [(FLOATS64, OUTPUTS)];
     GEMM_FINISH: GemmFinishArgs = "gemm/gemm.c" "gemm_finish" [(FLOATS64, OUTPUTS)];
     GEMM_RAGGED: GemmRaggedArgs = "gemm/gemm.c" "gemm_ragged" [(FLOATS64, OUTPUTS)];
+    GEMM_REPITCH: GemmRepitchArgs = "gemm/pad.c" "gemm_repitch" [(FLOATS, &[])];
     GEMM_RAGGED_MATRIX: GemmRaggedMatrixArgs = "gemm/ragged.c" "gemm_ragged_matrix" [(HALVES, &[])];
 }

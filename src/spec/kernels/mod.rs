@@ -101,6 +101,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/elementwise/unary_ops.h",
     "common/embedding/embedding.c",
     "common/gemm/gemm.c",
+    "common/gemm/pad.c",
     "common/gemm/ragged.c",
     "common/gemm/tile.h",
     "common/graph/aggregate.c",

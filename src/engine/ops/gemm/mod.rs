@@ -108,7 +108,7 @@ pub(crate) struct Product {
 
 impl Product {
     /// Y = alpha A B + beta Y.
-    fn plain(
+    pub(crate) fn plain(
         p: &Gemm,
         e: Extents,
         dtype: DType,

@@ -1,8 +1,11 @@
 //! Matrix products of a vendor library: which of them it is given, in what form, and whether its results can be trusted.
 
+mod padding;
+
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use self::padding::Padding;
 use super::Engine;
 use super::ops::elementwise::flat_grid;
 use super::ops::gemm::{MatrixOperand, Product};
@@ -22,6 +25,16 @@ pub(crate) struct BlasPlan {
     q: Product,
     /// Where the library writes.
     target: Target,
+    /// What is copied before it, if rows are no whole items.
+    padding: Option<Padding>,
+    /// The product as it was asked for, where there are copies.
+    unpadded: Product,
+}
+
+impl BlasPlan {
+    fn new(problem: BlasProblem, q: Product, target: Target) -> Self {
+        BlasPlan { problem, q, target, padding: None, unpadded: q }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +88,10 @@ impl Engine {
         if trust & PLAIN == 0 {
             return Err("the library's results differed from the portable kernel's".into());
         }
-        self.blas_form(blas, q, trust)
+        match self.blas_padded(blas, q, trust) {
+            Some(plan) => Ok(plan),
+            None => self.blas_form(blas, q, trust),
+        }
     }
 
     fn blas_form(&self, blas: &dyn VendorBlas, q: &Product, trust: u8) -> BlasAnswer {
@@ -132,7 +148,7 @@ impl Engine {
             problem.batch_stride[2] = c.map_or(steps(q.y), steps);
             let direct = Product { c, beta, residual: None, ..q };
             if blas.applicable(&problem).is_ok() {
-                return Ok(BlasPlan { problem, q: direct, target: Target::Y });
+                return Ok(BlasPlan::new(problem, direct, Target::Y));
             }
         }
         let packed =
@@ -146,7 +162,7 @@ impl Engine {
             problem.batch_stride[2] = c.map_or(steps(q.y), steps);
             let direct = Product { c, beta, residual: None, ..q };
             if blas.applicable(&problem).is_ok() {
-                return Ok(BlasPlan { problem, q: direct, target: Target::Map });
+                return Ok(BlasPlan::new(problem, direct, Target::Map));
             }
         }
         // The plain product, then the epilogue as a pass of its own over full-precision values.
@@ -160,12 +176,15 @@ impl Engine {
         problem.ld[2..].fill(e.n);
         problem.batch_stride[2..].fill(if e.batch > 1 { e.m * e.n } else { 0 });
         blas.applicable(&problem)?;
-        Ok(BlasPlan { problem, q, target })
+        Ok(BlasPlan::new(problem, q, target))
     }
 
     /// Computes a product as planned.
     pub(crate) fn blas_product(&self, q: &Product, plan: &BlasPlan) -> Result<()> {
         let Some(blas) = self.driver().vendor_blas() else { return self.portable_product(q) };
+        if let Some(padding) = &plan.padding {
+            return self.blas_padded_product(blas, plan, padding);
+        }
         let q = &plan.q;
         match plan.target {
             Target::Y => self.blas_call(blas, &plan.problem, q, q.beta, q.y),
