@@ -1,7 +1,7 @@
 //! Kernels of `kernels/common/conv`.
 // Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
 
-use crate::spec::{FLOATS, FLOATS64, kernel_args, kernel_table};
+use crate::spec::{FLOATS, FLOATS64, HALVES, kernel_args, kernel_table};
 
 kernel_args! {
     /// Arguments of `causal_conv`.
@@ -324,6 +324,56 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `conv_matrix128`, `conv_matrix64`.
+    ConvMatrixArgs {
+        x: In("gk_t"),
+        wt: In("gk_t"),
+        scale: In("gk_t"),
+        bias: In("gk_t"),
+        residual: In("gk_t"),
+        y: Out("gk_t"),
+        z: Out("gk_t"),
+        map: Dims,
+        out: Dims,
+        win: Dims,
+        geo: Dims,
+        back: I32,
+        wide: I32,
+        accumulate: I32,
+        act: I32,
+        q_act: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `conv_matrix_weights`.
+    ConvMatrixWeightsArgs {
+        w: In("gk_t"),
+        wt: Out("gk_t"),
+        n: I64,
+        rows: I32,
+        r: I32,
+        channels: I32,
+        taps: I32,
+        back: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `conv_matrix_weight`.
+    ConvMatrixWeightArgs {
+        x: In("gk_t"),
+        dy: In("gk_t"),
+        part: Out("gk_f"),
+        map: Dims,
+        out: Dims,
+        win: Dims,
+        geo: Dims,
+        size: Dims,
+    }
+}
+
+kernel_args! {
     /// Arguments of `conv_weight128`, `conv_weight64`.
     ConvWeightArgs {
         x: In("gk_t"),
@@ -375,6 +425,10 @@ kernel_table! {
     CONV_DIRECT: ConvDirectArgs = "conv/direct.c" "conv_direct" [(FLOATS64, &[])];
     CONV_ROWS: ConvDirectArgs = "conv/direct.c" "conv_rows" [(FLOATS64, &[])];
     CONV_DIRECT_WEIGHT: ConvDirectWeightArgs = "conv/direct.c" "conv_direct_weight" [(FLOATS64, &[])];
+    CONV_MATRIX128: ConvMatrixArgs = "conv/matrix.c" "conv_matrix128" [(HALVES, &[])];
+    CONV_MATRIX64: ConvMatrixArgs = "conv/matrix.c" "conv_matrix64" [(HALVES, &[])];
+    CONV_MATRIX_WEIGHTS: ConvMatrixWeightsArgs = "conv/matrix.c" "conv_matrix_weights" [(HALVES, &[])];
+    CONV_MATRIX_WEIGHT: ConvMatrixWeightArgs = "conv/matrix.c" "conv_matrix_weight" [(HALVES, &[])];
     CONV_WEIGHT128: ConvWeightArgs = "conv/weight.c" "conv_weight128" [(FLOATS, &[])];
     CONV_WEIGHT64: ConvWeightArgs = "conv/weight.c" "conv_weight64" [(FLOATS64, &[])];
     CONV_COMBINE: ConvCombineArgs = "conv/weight.c" "conv_combine" [(FLOATS64, &[])];

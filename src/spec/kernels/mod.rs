@@ -85,6 +85,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/conv/deformable.c",
     "common/conv/depthwise.c",
     "common/conv/direct.c",
+    "common/conv/matrix.c",
     "common/conv/tile.h",
     "common/conv/weight.c",
     "common/conv/weight_tile.h",

@@ -3,6 +3,7 @@
 
 pub(super) mod causal;
 pub(super) mod deformable;
+mod matrix;
 mod plan;
 #[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
@@ -155,6 +156,7 @@ impl Engine {
     fn gathered_by(&self, op: &'static str, plan: ConvPlan, q: Gathered<'_>) -> Result<()> {
         match plan {
             ConvPlan::Vendor => self.portable_gathered(q),
+            ConvPlan::Matrix(rows) => self.conv_matrix(&q, rows),
             ConvPlan::Pointwise => self.pointwise(q),
             ConvPlan::Tiles { tile, parts } => self.conv_tiles(&q, tile, parts),
             direct => self.direct(op, &q, direct),

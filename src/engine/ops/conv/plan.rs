@@ -22,6 +22,7 @@ const SOURCE: &str = "kernels/common/conv/conv.c, weight.c";
 /// The variants of all products of the family. The portable one takes the best of those after it, and a matrix product where the convolution is one.
 const VARIANTS: &[Variant] = &[
     Variant { name: "cudnn", source: "vendor library" },
+    Variant { name: "matrix_cores", source: "kernels/common/conv/matrix.c" },
     Variant { name: PORTABLE, source: "kernels/common/conv/conv.c, weight.c, direct.c" },
     Variant { name: "tile_128", source: SOURCE },
     Variant { name: "tile_64", source: SOURCE },
@@ -34,13 +35,52 @@ const VARIANTS: &[Variant] = &[
 
 /// A number of the variants.
 pub(super) const VENDOR: usize = 0;
-const AUTO: usize = 1;
-const TILE_128: usize = 2;
-const TILE_64: usize = 3;
-const TILE_64X256: usize = 4;
-const TILE_32X256: usize = 5;
-const TILE_16X256: usize = 6;
-const SPLIT_K: usize = 7;
+const MATRIX: usize = 1;
+const AUTO: usize = 2;
+const TILE_128: usize = 3;
+const TILE_64: usize = 4;
+const TILE_64X256: usize = 5;
+const TILE_32X256: usize = 6;
+const TILE_16X256: usize = 7;
+const SPLIT_K: usize = 8;
+
+/// Side of the square tile of the kernels for matrix cores; elements of 16 bits in 16 bytes; terms of a stage.
+pub(super) const MATRIX_SIDE: usize = 128;
+pub(super) const ITEM: usize = 8;
+const STAGE: usize = 64;
+/// Elements that 32-bit positions of those kernels reach.
+const MATRIX_REACH: usize = 1 << 31;
+
+/// Bytes of local memory of a tile of `rows`: as many stages as `conv/matrix.c` has.
+pub(super) fn matrix_local(rows: usize, caps: &Caps) -> usize {
+    let stages = if caps.matrix_cores { 3 } else { 2 };
+    stages * (rows + MATRIX_SIDE * MATRIX_SIDE / rows) * STAGE * 2
+}
+
+/// Whether the kernels for matrix cores take a convolution at all.
+fn matrix_fits(s: &ConvShape, dtype: DType, caps: &Caps) -> Result<(), Reason> {
+    if !matches!(dtype, DType::F16 | DType::Bf16) {
+        return Err(format!("{dtype} is not f16 or bf16").into());
+    }
+    if s.groups > 1 {
+        return Err("it has groups".into());
+    }
+    let local = matrix_local(64, caps).max(matrix_local(MATRIX_SIDE, caps));
+    if local > caps.shared_bytes as usize {
+        return Err(format!("it needs {local} bytes of local memory, of {}", caps.shared_bytes).into());
+    }
+    let product = |v: &[usize]| v.iter().fold(1, |a: usize, &b| a.saturating_mul(b));
+    let (ci, co) = (s.ci.next_multiple_of(ITEM), s.co.next_multiple_of(ITEM));
+    let reads = product(&[s.n, ci, s.in_plane()]).max(product(&[s.n, co, s.out_plane()]));
+    let far = (0..3).any(|a| reach(s, a) >= NEAR || s.stride[a] >= NEAR);
+    if far || reads.max(product(&[ci, co, s.taps()])) >= MATRIX_REACH {
+        return Err("its extents need 64-bit positions".into());
+    }
+    if s.ci == 0 || s.co == 0 || s.n * s.in_plane() * s.out_plane() == 0 {
+        return Err("an extent is 0".into());
+    }
+    Ok(())
+}
 
 /// Why the vendor's library is not asked.
 const FEW_CHANNELS: &str = "the kernels of this library are faster for a few channels per group";
@@ -81,6 +121,8 @@ pub(crate) enum Tile {
 pub(crate) enum ConvPlan {
     /// By the vendor's library.
     Vendor,
+    /// On matrix cores, in tiles of that many rows.
+    Matrix(usize),
     /// A matrix product with every image.
     Pointwise,
     /// Tiles of the product of weights and columns, and parts of k.
@@ -98,6 +140,8 @@ pub(crate) enum ConvPlan {
 pub(crate) enum WeightPlan {
     /// By the vendor's library.
     Vendor,
+    /// On matrix cores, in `splits` runs of `per` terms.
+    Matrix { splits: usize, per: usize },
     /// Tiles of that side.
     Tiles { side: usize, splits: usize, per: usize },
     /// A block per channel and run of items.
@@ -236,6 +280,11 @@ impl ConvProblem<'_> {
         (tile, (units * 2).div_ceil(blocks).min(k / 128).clamp(1, 32))
     }
 
+    /// Tiles of few rows and many places where there are few rows.
+    fn matrix(&self) -> ConvPlan {
+        ConvPlan::Matrix(if self.channels().0 <= 64 { 64 } else { MATRIX_SIDE })
+    }
+
     /// Why the kernels of this library come before the vendor's.
     pub(super) fn own(&self) -> Option<&'static str> {
         let (m, r) = self.channels();
@@ -277,6 +326,7 @@ impl Problem for ConvProblem<'_> {
         };
         match variant {
             VENDOR => self.vendor.map(|()| ConvPlan::Vendor).map_err(|why| why.to_string().into()),
+            MATRIX => matrix_fits(&self.s, self.dtype, caps).map(|()| self.matrix()),
             AUTO => Ok(self.best(caps)),
             TILE_128 => large(Tile::Square128),
             TILE_64 => tiles(Tile::Square64, 1),
@@ -287,6 +337,12 @@ impl Problem for ConvProblem<'_> {
             SPLIT_K => tiles(Tile::Square64, self.tiling(caps).1.max(2)),
             _ => Ok(self.direct()),
         }
+    }
+
+    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
+        let (m, r) = self.channels();
+        // One tap is a product with every image; few rows, or terms, leave most of a tile empty.
+        variant != MATRIX || (caps.matrix_cores && !self.pointwise() && m >= 16 && r * self.s.taps() >= 64)
     }
 }
 
@@ -336,6 +392,15 @@ impl WeightProblem<'_> {
         WeightPlan::Tiles { side, splits, per }
     }
 
+    /// Blocks for two rounds on the device.
+    fn matrix(&self, caps: &Caps) -> WeightPlan {
+        let s = &self.s;
+        let columns = s.taps() * s.ci.next_multiple_of(ITEM);
+        let blocks = s.co.div_ceil(MATRIX_SIDE) * columns.div_ceil(MATRIX_SIDE);
+        let [splits, per] = self.runs(self.terms(), [units(caps) * 2, blocks], 4 * STAGE, STAGE);
+        WeightPlan::Matrix { splits, per }
+    }
+
     fn direct(&self, caps: &Caps) -> WeightPlan {
         let s = &self.s;
         if let Some(items) = Depthwise::of(s).filter(|_| s.cig() == 1) {
@@ -378,6 +443,7 @@ impl Problem for WeightProblem<'_> {
         };
         match variant {
             VENDOR => self.vendor.map(|()| WeightPlan::Vendor).map_err(|why| why.to_string().into()),
+            MATRIX => matrix_fits(&self.s, self.dtype, caps).map(|()| self.matrix(caps)),
             AUTO => Ok(self.best(caps)),
             TILE_128 => large().map(|()| self.tiles(true, 1, caps)),
             TILE_64 => self.fits().map(|()| self.tiles(false, 1, caps)),
@@ -387,6 +453,11 @@ impl Problem for WeightProblem<'_> {
             SPLIT_K => self.fits().map(|()| self.tiles(false, 2, caps)),
             _ => Ok(self.direct(caps)),
         }
+    }
+
+    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
+        let s = &self.s;
+        variant != MATRIX || (caps.matrix_cores && s.co >= 16 && s.ci * s.taps() >= 64)
     }
 }
 

@@ -32,6 +32,7 @@ impl Engine {
                     WeightProblem { s: *s, dtype: x.dtype(), vendor: Err("the portable kernels are asked") };
                 self.weight_gradient(op, problem.best(self.device_caps()), s, [x, dy], g)
             }
+            WeightPlan::Matrix { splits, per } => self.conv_matrix_weight(s, [splits, per], [x, dy], g),
             WeightPlan::Tiles { side, splits, per } => self.weight_tiles(s, side, [splits, per], [x, dy], g),
             WeightPlan::Depthwise { items, splits, per } => {
                 self.conv_extents(op, s)?;
@@ -78,7 +79,7 @@ impl Engine {
     }
 
     /// Adds the runs of a split sum.
-    fn conv_join(&self, g: &GradMut<'_>, part: Option<&View<'_>>, splits: usize) -> Result<()> {
+    pub(super) fn conv_join(&self, g: &GradMut<'_>, part: Option<&View<'_>>, splits: usize) -> Result<()> {
         let n = g.out.numel();
         let args = ConvCombineArgs {
             part: self.arg_opt(part),
