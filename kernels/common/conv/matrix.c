@@ -95,7 +95,7 @@ GK_FN void gk_conv_fetch(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* wt, cons
     }
 }
 
-/* A tile of 128 rows and 128 places, or of 64 rows and 256 places, of which each half of the warps has one half. */
+/* A tile of 128 rows and 128 places, or of 64 rows and 256 places, of which each half of the warps has one. */
 GK_FN void gk_conv_matrix(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* wt, GK_GLOBAL const gk_t* scale, GK_GLOBAL const gk_t* bias,
                           GK_GLOBAL const gk_t* residual, GK_GLOBAL gk_t* y, GK_GLOBAL gk_t* z, gk_dims map, gk_dims out, gk_dims win, gk_dims geo,
                           int back, int wide, int accumulate, int act, gk_f q_act, const int rows, GK_LOCAL_PTR gk_raw16* tiles)
@@ -103,7 +103,7 @@ GK_FN void gk_conv_matrix(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* wt, GK_
     const int places = 16384 / rows, chunks = (rows + places) * 8;
     int m0 = (int)(gk_bid(0) % out.v[4]) * rows, q0 = (int)(gk_bid(0) / out.v[4]) * places, have = (int)out.v[3] - m0;
     int terms = (int)(win.v[0] * win.v[1] * win.v[2] * map.v[3]), stages = (terms + GK_CONV_TERMS - 1) / GK_CONV_TERMS;
-    int plane = (int)(out.v[0] * out.v[1] * out.v[2]), count = plane * (int)map.v[4], row0 = gk_lid() / 32 * 16 % rows, half = gk_lid() / 32 * 16 / rows;
+    int plane = (int)(out.v[0] * out.v[1] * out.v[2]), count = plane * (int)map.v[4], row0 = gk_lid() / 32 * 16 % rows, side = gk_lid() / 32 * 16 / rows;
     float sums[16][4];
     gk_window at[8];
     wt += (gk_i64)m0 * terms;
@@ -119,7 +119,7 @@ GK_FN void gk_conv_matrix(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* wt, GK_
         GK_COPY_COMMIT();
         if (n < 0) continue;
         GK_LOCAL_PTR gk_raw16* left = tiles + n % GK_CONV_STAGES * chunks;
-        gk_mm_tiles_add(sums, 128, left, rows, row0, GK_CONV_TERMS, left + rows * 8 + half * 1024);
+        gk_mm_tiles_add(sums, 128, left, rows, row0, GK_CONV_TERMS, left + rows * 8 + side * 1024);
         GK_MM_WAIT(0);
         gk_mm_ready(sums, 128);
     }
@@ -129,7 +129,7 @@ GK_FN void gk_conv_matrix(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* wt, GK_
         GK_BARRIER();
         GK_UNROLL for (int j = 0; j < GK_CONV_SPILL / 8; j++) {
             GK_UNROLL for (int e = 0; e < 4; e++)
-                spill[(half * rows + row0 + GK_FRAG_ROW(e)) * GK_CONV_PITCH + 8 * j + GK_FRAG_COL(e)] = sums[first / 8 + j][e];
+                spill[(side * rows + row0 + GK_FRAG_ROW(e)) * GK_CONV_PITCH + 8 * j + GK_FRAG_COL(e)] = sums[first / 8 + j][e];
         }
         GK_BARRIER();
         for (int i = 0; i < 8; i++) {

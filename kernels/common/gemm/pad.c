@@ -1,6 +1,5 @@
 /* Matrices whose rows are made whole items of 16 bytes before a product, and whose results lose what was added: vendor libraries have slow kernels
  * alone for rows of other lengths. Launch: grid-stride over items of 16 bytes of Y. Exact, deterministic: one writer per element. */
-#include "common/prelude/prelude.h"
 
 // Units: FLOATS
 /* y[r, c] = x[r, c] where r < rows and c < cols, else 0: X has rows `ldx` elements apart, Y has rows of `pitch` elements side by side, n elements in all,
