@@ -74,6 +74,21 @@ pub enum NnError {
         /// Version now.
         found: u64,
     },
+    /// A backward pass that creates a graph met an operation whose gradient is not made of operations that can be differentiated.
+    #[error(
+        "backward with create_graph: the gradient of `{op}` cannot be differentiated; write it with operations that can, or use \
+         first derivatives alone"
+    )]
+    NotTwiceDifferentiable {
+        /// The operation.
+        op: &'static str,
+    },
+    /// A tensor whose gradient was asked for has no influence on the outputs.
+    #[error("grad: input {index} has no influence on the outputs; set `allow_unused` if that is meant")]
+    UnusedInput {
+        /// Which input.
+        index: usize,
+    },
     /// A gradient of another shape than its tensor.
     #[error("backward of `{op}`: gradient {index} has shape {got:?}, its tensor has shape {expected:?}")]
     GradShape {

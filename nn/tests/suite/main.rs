@@ -72,6 +72,8 @@ mod optim_adaptive;
 mod optim_sparse;
 mod out_of_range;
 mod run_folder;
+mod second_derivatives;
+mod second_order;
 mod softmax_variants;
 mod state_map;
 mod tensor_ops;

@@ -37,6 +37,7 @@ mod perceptual;
 mod regions;
 mod regression;
 mod rotation;
+mod second;
 mod sequence;
 mod set;
 
