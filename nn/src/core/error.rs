@@ -89,6 +89,17 @@ pub enum NnError {
         /// Which input.
         index: usize,
     },
+    /// A closure that an optimizer evaluates gave another loss or gradient at the same point.
+    #[error(
+        "the closure is not a function of the parameters: its loss or gradient changed between two evaluations at one point (losses \
+         {first} and {second}); use one batch, and switch dropout and running statistics off"
+    )]
+    NonDeterministicClosure {
+        /// Loss of the first evaluation.
+        first: f64,
+        /// Loss of the second evaluation.
+        second: f64,
+    },
     /// A gradient of another shape than its tensor.
     #[error("backward of `{op}`: gradient {index} has shape {got:?}, its tensor has shape {expected:?}")]
     GradShape {
