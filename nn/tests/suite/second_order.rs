@@ -232,6 +232,32 @@ fn logistic_regression_has_one_minimum() {
 }
 
 #[test]
+fn lbfgs_visits_the_points_of_pytorch() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/second-order.json");
+    let golden: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let points: Vec<Vec<f64>> = serde_json::from_value(golden["lbfgs"]["points"].clone()).unwrap();
+    assert_eq!(points.len(), 10);
+    let d = cpu();
+    let p = Point::new(&d, &[0.9f64, -0.7, 1.4, 0.2, -1.1]);
+    let mut optimizer = p.optimizer(Method::Lbfgs { history: 4, line_search: false, lr: 0.7 });
+    let bowl = || {
+        let x = p.x();
+        let steps = x.narrow(0, 1, 4)?.sub(&x.narrow(0, 0, 4)?)?.square()?.sum()?.mul_scalar(0.5)?;
+        x.exp()?.sub(&x)?.sum()?.add(&steps)
+    };
+    for (i, want) in points.iter().enumerate() {
+        let stop = Stop::iterations(1).gtol(0.0).ftol(0.0).check_closure(false);
+        optimizer.minimize(&stop, bowl).unwrap();
+        close(&p.values(), want, 1e-10, &format!("step {}", i + 1));
+    }
+    // With a search both end at the minimum, if not by the same way.
+    let q = Point::new(&d, &start(4));
+    q.optimizer(Method::lbfgs()).minimize(&stop(1e-7), || rosenbrock(&q.x())).unwrap();
+    let want: Vec<f64> = serde_json::from_value(golden["lbfgs"]["rosenbrock"].clone()).unwrap();
+    close(&q.values(), &want, 2e-5, "Rosenbrock's minimum");
+}
+
+#[test]
 fn a_trust_region_leaves_a_saddle() {
     let d = cpu();
     let p = Point::new(&d, &[1f64, 1e-3]);
@@ -318,7 +344,9 @@ fn least_squares() {
 /// The lasso of the acceptance problems: A 60 x 100, b, and a tenth of the least penalty with solution 0.
 fn lasso(d: &Device) -> (Tensor, Tensor, f64) {
     let a = Tensor::from_slice(d, &noise(21, 6000), &[60, 100]).unwrap();
-    let b = Tensor::from_slice(d, &noise(22, 60), &[60]).unwrap();
+    let truth: Vec<f64> = (0..100).map(|i| if i % 20 == 3 { 1.0 + i as f64 / 50.0 } else { 0.0 }).collect();
+    let exact = a.matmul(&Tensor::from_slice(d, &truth, &[100]).unwrap()).unwrap();
+    let b = exact.add_scaled(&Tensor::from_slice(d, &noise(22, 60), &[60]).unwrap(), 0.05).unwrap();
     let most = a.t().unwrap().matmul(&b).unwrap().norm(f64::INFINITY).unwrap().item::<f64>().unwrap();
     (a, b, 0.1 * most)
 }
@@ -346,6 +374,9 @@ fn the_lasso_of_coordinate_descent_and_of_admm() {
     }
     println!("lasso: {sweeps} sweeps, {} of 100 coordinates", values.iter().filter(|x| **x != 0.0).count());
     assert!(values.iter().any(|x| *x != 0.0));
+    let (_, rough) = coordinate_descent_lasso(&a, &b, l1, 1e-6, 1000).unwrap();
+    println!("lasso: {rough} sweeps to 1e-6");
+    assert!(rough <= 30, "{rough} sweeps");
 
     let (z, iterations) = admm_lasso(&a, &b, Prox::ElasticNet { l1, l2: 0.0 }, 1.0, 1e-10, 4000).unwrap();
     println!("admm: {iterations} iterations");
