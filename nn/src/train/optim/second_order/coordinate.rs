@@ -80,9 +80,7 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     pub(crate) fn new(space: &Space, lr: f64) -> Self {
-        let mut blocks = space.blocks();
-        // Tied parameters are one block.
-        blocks.dedup_by_key(|b| b.0);
+        let blocks = space.blocks();
         Blocks { constants: vec![1.0 / lr; blocks.len()], blocks }
     }
 

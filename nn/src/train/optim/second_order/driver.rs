@@ -128,8 +128,8 @@ impl ClosureOptimizer {
         self.steps
     }
 
-    /// The approximation of the inverse Hessian of [`Method::Bfgs`] and [`Method::Dfp`], once there is one: of the vector of all parameters,
-    /// of which each starts at a multiple of 64 elements.
+    /// The approximation of the inverse Hessian of [`Method::Bfgs`] and [`Method::Dfp`], once there is one: of all parameters one behind the
+    /// other, `[n, n]`.
     pub fn inverse_hessian(&self) -> Option<Tensor> {
         match &self.state {
             State::Matrix(m) => m.get().cloned(),
@@ -180,15 +180,14 @@ impl ClosureOptimizer {
 
     /// The direction from the present gradient, and whether it is that of steepest descent.
     fn direction(&mut self, closure: &mut Closure<'_>, at: &Reading) -> Result<(Tensor, bool)> {
-        let g = &self.space.g;
         Ok(match &mut self.state {
             State::Conjugate(c) => {
                 let n = self.space.parameters();
                 let steepest = c.is_empty();
-                (c.direction(g, at, n)?, steepest)
+                (c.direction(&self.space.g, at, n)?, steepest)
             }
-            State::Matrix(m) => (m.direction(g)?, m.is_empty()),
-            State::Memory(m) => (m.direction(g)?, m.is_empty()),
+            State::Matrix(m) => (m.direction(&mut self.space)?, m.is_empty()),
+            State::Memory(m) => (m.direction(&self.space.g)?, m.is_empty()),
             _ => {
                 self.space.prepare_products(closure)?;
                 let d = match self.method {
@@ -227,7 +226,7 @@ impl ClosureOptimizer {
             yy: t.at.yy,
         };
         match &mut self.state {
-            State::Matrix(m) => m.add(&self.space, pair, t.a, slope, g0),
+            State::Matrix(m) => m.add(&mut self.space, pair, t.a, slope, g0),
             State::Memory(m) => {
                 m.add(pair);
                 Ok(())

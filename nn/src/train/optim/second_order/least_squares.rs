@@ -9,9 +9,9 @@ use crate::core::tensor::Tensor;
 /// Residuals at the parameters, and what they give.
 struct Model {
     residuals: Tensor,
-    /// J^T J as a matrix.
+    /// J^T J as a matrix of the parameters alone.
     normal: Option<Tensor>,
-    /// Its diagonal.
+    /// Its diagonal, as a vector like all others.
     diagonal: Tensor,
 }
 
@@ -105,9 +105,12 @@ impl LeastSquares {
     /// p of (J^T J + diag(scales)) p = -g.
     fn solve(&self, space: &mut Space, scales: &Tensor) -> Result<Tensor> {
         if let Some(normal) = &self.model.normal {
+            let at = space.positions()?;
+            let scales = scales.index_select(0, &at)?;
             let unit = Tensor::eye(scales.device(), scales.dtype(), scales.numel())?;
-            let damped = normal.add(&unit.mul(scales)?)?;
-            return solve_positive_definite(&damped, &space.g.neg()?.unsqueeze(1)?)?.squeeze(1);
+            let damped = normal.add(&unit.mul(&scales)?)?;
+            let right = space.g.index_select(0, &at)?.neg()?.unsqueeze(1)?;
+            return space.spread(&solve_positive_definite(&damped, &right)?.squeeze(1)?);
         }
         self.solve_by_products(space, scales)
     }
@@ -164,11 +167,13 @@ fn with_matrix(space: &mut Space, residuals: Tensor) -> Result<Model> {
         true => Tensor::zeros(space.x.device(), space.dtype(), &[0, space.len()])?,
         false => Tensor::stack(0, &rows.iter().collect::<Vec<_>>())?,
     };
+    let j = j.index_select(1, &space.positions()?)?;
     let transposed = j.t()?.contiguous()?;
     let r = residuals.detach().reshape(&[residuals.numel()])?;
-    space.g.assign(&transposed.matmul(&r)?)?;
+    let g = space.spread(&transposed.matmul(&r)?)?;
+    space.g.assign(&g)?;
     let normal = transposed.matmul(&j)?;
-    let diagonal = normal.diagonal(0, 0, 1)?.contiguous()?;
+    let diagonal = space.spread(&normal.diagonal(0, 0, 1)?.contiguous()?)?;
     Ok(Model { residuals: residuals.detach(), normal: Some(normal), diagonal })
 }
 

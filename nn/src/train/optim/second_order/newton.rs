@@ -40,31 +40,32 @@ pub(crate) fn newton_cg(space: &mut Space, g_norm: f64) -> Result<Tensor> {
     Ok(z)
 }
 
-/// The Hessian as a matrix, of one product for each parameter. Rows of what lies between parameters are unit vectors.
+/// The Hessian as a matrix of the parameters alone, of one product for each.
 fn hessian_matrix(space: &mut Space) -> Result<Tensor> {
-    let h = Tensor::eye(space.x.device(), space.dtype(), space.len())?;
-    let unit = h.copy()?;
-    for (start, len) in space.blocks() {
-        for i in start..start + len {
-            let column = space.hessian(&unit.select(0, i)?)?;
-            h.select(0, i)?.assign(&column)?;
-        }
+    let at = space.positions()?;
+    let unit = Tensor::eye(space.x.device(), space.dtype(), at.numel())?;
+    let mut columns = vec![];
+    for i in 0..at.numel() {
+        let v = space.spread(&unit.select(0, i)?)?;
+        columns.push(space.hessian(&v)?.index_select(0, &at)?);
     }
+    let h = Tensor::stack(0, &columns.iter().collect::<Vec<_>>())?;
     h.add(&h.t()?)?.mul_scalar(0.5)
 }
 
 /// -(H + tau I)^-1 g for the least tau of 0, 1e-3 max |H_ii|, and doublings, for which the matrix is positive definite.
 pub(crate) fn dense_newton(space: &mut Space) -> Result<Tensor> {
     let h = hessian_matrix(space)?;
-    let unit = Tensor::eye(space.x.device(), space.dtype(), space.len())?;
-    let right = space.g.neg()?.unsqueeze(1)?;
+    let at = space.positions()?;
+    let unit = Tensor::eye(space.x.device(), space.dtype(), at.numel())?;
+    let right = space.g.index_select(0, &at)?.neg()?.unsqueeze(1)?;
     let largest = h.diagonal(0, 0, 1)?.norm(f64::INFINITY)?;
     let mut tau = 0.0;
     for _ in 0..64 {
         let z = solve_positive_definite(&h.add_scaled(&unit, tau)?, &right)?.squeeze(1)?;
         let v = space.read(&[z.dot(&z)?, largest.clone()])?;
         if v[0].is_finite() {
-            return Ok(z);
+            return space.spread(&z);
         }
         tau = if tau == 0.0 { 1e-3 * v[1].max(f64::MIN_POSITIVE) } else { 2.0 * tau };
     }

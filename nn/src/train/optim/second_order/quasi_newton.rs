@@ -78,7 +78,7 @@ pub(crate) enum Formula {
     Dfp,
 }
 
-/// The inverse Hessian as a matrix, once there is a pair.
+/// The inverse Hessian as a matrix of the parameters alone, once there is a pair.
 pub(crate) struct Matrix {
     formula: Formula,
     h: Option<Tensor>,
@@ -102,16 +102,22 @@ impl Matrix {
         self.h.as_ref()
     }
 
-    pub(crate) fn direction(&self, g: &Tensor) -> Result<Tensor> {
-        let d = match &self.h {
-            Some(h) => h.matmul(g)?,
-            None => g.clone(),
-        };
-        d.neg()
+    pub(crate) fn direction(&self, space: &mut Space) -> Result<Tensor> {
+        let Some(h) = &self.h else { return space.g.neg() };
+        let at = space.positions()?;
+        let g = space.g.index_select(0, &at)?;
+        space.spread(&h.matmul(&g)?.neg()?)
     }
 
     /// Takes a pair in. `a`, `slope`, `g0`: step along d = -H g0, slope g0.d, and gradient where it started.
-    pub(crate) fn add(&mut self, space: &Space, pair: Pair, a: f64, slope: f64, g0: &Tensor) -> Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        space: &mut Space,
+        pair: Pair,
+        a: f64,
+        slope: f64,
+        g0: &Tensor,
+    ) -> Result<()> {
         let mut pair = pair;
         if let Formula::Bfgs { damping: true } = self.formula {
             pair = damped(pair, a, slope, g0)?;
@@ -119,10 +125,12 @@ impl Matrix {
         if !pair.is_convex() {
             return Ok(());
         }
+        let at = space.positions()?;
+        let pair = Pair { s: pair.s.index_select(0, &at)?, y: pair.y.index_select(0, &at)?, ..pair };
         let h = match self.h.take() {
             Some(h) => h,
             None => {
-                let unit = Tensor::eye(space.x.device(), space.dtype(), space.len())?;
+                let unit = Tensor::eye(space.x.device(), space.dtype(), at.numel())?;
                 unit.mul_scalar(pair.sy / pair.yy)?
             }
         };

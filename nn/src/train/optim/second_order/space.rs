@@ -52,6 +52,8 @@ pub(crate) struct Space {
     pub(crate) g: Tensor,
     /// Where each parameter starts, and its leaf.
     leaves: Vec<(usize, Param)>,
+    /// Positions of the parameters in the vectors, once they were asked for.
+    positions: Option<Tensor>,
     /// The loss of the last evaluation with its graph, while the parameters are as they were.
     loss: Option<Tensor>,
     /// Gradients with their graphs there.
@@ -91,8 +93,9 @@ impl Space {
         };
         let (x, g) = arena.flat()?;
         let leaves = arena.starts().zip(kept).collect();
-        let (loss, graph) = (None, None);
-        Ok(Space { arena, x, g, leaves, loss, graph, evaluations: 0, products: 0, reads: 0, bytes: 0 })
+        let (positions, loss, graph) = (None, None, None);
+        let (evaluations, products, reads, bytes) = (0, 0, 0, 0);
+        Ok(Space { arena, x, g, leaves, positions, loss, graph, evaluations, products, reads, bytes })
     }
 
     pub(crate) fn dtype(&self) -> DType {
@@ -101,7 +104,7 @@ impl Space {
 
     /// Number of parameters.
     pub(crate) fn parameters(&self) -> usize {
-        self.leaves.iter().map(|(_, p)| p.get().numel()).sum()
+        self.blocks().iter().map(|(_, len)| len).sum()
     }
 
     /// Length of the vectors.
@@ -113,9 +116,32 @@ impl Space {
         self.x.zeros_like()
     }
 
-    /// Start and length of each parameter in the vectors.
+    /// Start and length of each parameter in the vectors; those that share memory are one.
     pub(crate) fn blocks(&self) -> Vec<(usize, usize)> {
-        self.leaves.iter().map(|(start, p)| (*start, p.get().numel())).collect()
+        let mut all: Vec<_> = self.leaves.iter().map(|(start, p)| (*start, p.get().numel())).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Positions of the parameters in the vectors, made on the device: a matrix of them alone is smaller than one with what lies between.
+    pub(crate) fn positions(&mut self) -> Result<Tensor> {
+        if let Some(p) = &self.positions {
+            return Ok(p.clone());
+        }
+        let blocks = self.blocks();
+        let range = |&(start, len): &(usize, usize)| {
+            Tensor::arange(self.x.device(), DType::I64, start as f64, 1.0, len)
+        };
+        let parts = blocks.iter().map(range).collect::<Result<Vec<_>>>()?;
+        let all = Tensor::concat(0, &parts.iter().collect::<Vec<_>>())?;
+        Ok(self.positions.insert(all).clone())
+    }
+
+    /// A vector from its values at [`positions`](Space::positions), zeros elsewhere.
+    pub(crate) fn spread(&mut self, values: &Tensor) -> Result<Tensor> {
+        let at = self.positions()?;
+        self.zeros()?.index_copy(0, &at, values)
     }
 
     /// Parts of a vector in the shapes of the parameters.
