@@ -119,6 +119,7 @@ fn main() -> Outcome {
         let (title, x) = ("log10 of the loss".into(), "evaluations".into());
         std::fs::write(&file, svg(&[Chart { title, x, series: vec![adamw, lbfgs, marquardt] }]))?;
     }
-    let figure = format!("L-BFGS at 1e{:.2}, Levenberg-Marquardt at 1e{:.2}, both below AdamW", ends[1], ends[2]);
+    let figure =
+        format!("L-BFGS at 1e{:.2}, Levenberg-Marquardt at 1e{:.2}, both below AdamW", ends[1], ends[2]);
     learned(figure, ends[1] < ends[0] && ends[2] < ends[0])
 }

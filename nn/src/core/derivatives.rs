@@ -48,7 +48,8 @@ pub fn grad(
     inputs: &[&Tensor],
     options: GradOptions,
 ) -> Result<Vec<Option<Tensor>>> {
-    let wanted = inputs.iter().map(|t| t.edge().cloned().ok_or(NnError::NoGraph)).collect::<Result<Vec<_>>>()?;
+    let wanted =
+        inputs.iter().map(|t| t.edge().cloned().ok_or(NnError::NoGraph)).collect::<Result<Vec<_>>>()?;
     let found = collect(outputs, &wanted, options)?;
     match found.iter().position(Option::is_none) {
         Some(index) if !options.allow_unused => Err(NnError::UnusedInput { index }),

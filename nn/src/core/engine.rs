@@ -7,10 +7,7 @@ use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::{BackwardCtx, Collected, Edge, Node, Role, Slot, Tensor, lock, same_device};
 
 /// Where a pass starts: outputs, and their gradients at their own places in the graph. One without a gradient has one element and gets 1.
-pub(crate) fn seeds(
-    op: &'static str,
-    roots: &[(&Tensor, Option<&Tensor>)],
-) -> Result<Vec<(Edge, Tensor)>> {
+pub(crate) fn seeds(op: &'static str, roots: &[(&Tensor, Option<&Tensor>)]) -> Result<Vec<(Edge, Tensor)>> {
     let mut start = vec![];
     for &(t, grad) in roots {
         let e = t.edge().ok_or(NnError::NoGraph)?;

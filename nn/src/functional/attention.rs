@@ -176,8 +176,8 @@ impl ScaledDotProductAttention {
                         Some(x) => Placed::new(cx, &[(0, Some(x)), bias])?,
                         None => Placed::new(cx, &[(0, Some(&q)), (1, Some(&k)), (2, Some(&v)), bias])?,
                     };
-                    let [seen, lengths] =
-                        [&mask.mask, &mask.key_lengths].map(|m| m.as_ref().map(|m| m.constant(cx)).transpose());
+                    let [seen, lengths] = [&mask.mask, &mask.key_lengths]
+                        .map(|m| m.as_ref().map(|m| m.constant(cx)).transpose());
                     let (seen, lengths) = (seen?, lengths?);
                     let hidden = Hidden { mask: seen.as_ref(), key_lengths: lengths.as_ref() };
                     return compose(cx, &at.list, |t| {

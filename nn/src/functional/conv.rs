@@ -6,8 +6,8 @@ use trefoil::ops::conv::{CausalConvBwd, CausalConvIo, Conv, ConvBwd, ConvIo, Def
 use crate::core::autograd::{BackwardCtx, Saved, compose, grad_enabled, out};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, same_device, same_dtype};
-use crate::functional::gemm::fuses;
 use crate::functional::derivatives::conv::Bilinear;
+use crate::functional::gemm::fuses;
 use crate::functional::operand::{Inputs, Placed, operand, save, saved, view, view_mut, whole};
 
 /// Whether an operation is the transposed one.

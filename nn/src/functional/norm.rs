@@ -127,7 +127,10 @@ impl Tensor {
             move |cx: &mut BackwardCtx<'_>| {
                 if cx.create_graph() {
                     let (x, r) = both.as_ref().map_or((&x, None), |(x, r)| (x, r.as_ref()));
-                    let at = Placed::new(cx, &[(0, Some(x)), (ir, r), (iw, weight.as_ref()), (ib, bias.as_ref())])?;
+                    let at = Placed::new(
+                        cx,
+                        &[(0, Some(x)), (ir, r), (iw, weight.as_ref()), (ib, bias.as_ref())],
+                    )?;
                     return compose(cx, &at.list, |t| {
                         let s = at.get(t, ir).map_or_else(|| Ok(t[0].clone()), |r| t[0].add(r))?;
                         let y = derivatives::row(&p, &s, at.get(t, iw), at.get(t, ib))?;

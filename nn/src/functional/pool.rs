@@ -127,11 +127,7 @@ impl Tensor {
                     let (dy, full, size) = (cx.dy()?, full.clone(), size.clone());
                     let put = move |dy: &Tensor| {
                         let (dy, dx) = (dy.contiguous()?, dy.like(&full)?);
-                        dy.device().avg_pool_bwd(
-                            windows,
-                            dy.operand().view()?,
-                            dx.operand().grad(false)?,
-                        )?;
+                        dy.device().avg_pool_bwd(windows, dy.operand().view()?, dx.operand().grad(false)?)?;
                         Ok(dx)
                     };
                     let take = move |u: &Tensor| u.mean_over(windows, &size);

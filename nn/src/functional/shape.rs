@@ -7,7 +7,7 @@ use trefoil::ops::shape::{PadMode, Triangle};
 use trefoil::{DType, Layout, LayoutError};
 
 use crate::core::autograd::{BackwardCtx, linear_map};
-use crate::core::error::{Result, invalid};
+use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::{Device, Tensor, axes, axis, contiguous, same_device};
 
 /// The layout of a part from that of the whole.
@@ -20,7 +20,7 @@ fn part_adjoint(op: &'static str, dy: &Tensor, full: &[usize], map: &Arc<PartMap
         let layout = map(t.layout()).map_err(|why| {
             invalid(op, "dx", "a layout like the forward's", format!("{:?}: {why}", t.layout()))
         })?;
-        Ok::<_, crate::NnError>(t.relayout(layout))
+        Ok::<_, NnError>(t.relayout(layout))
     };
     let take = of.clone();
     let put = move |dy: &Tensor| {

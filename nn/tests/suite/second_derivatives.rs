@@ -15,8 +15,8 @@ use trefoil::ops::reduce::Reduce;
 use trefoil::ops::shape::PadMode;
 use trefoil_nn::autograd::{GradOptions, grad, hvp, jacobian, jvp, vjp};
 use trefoil_nn::losses::{
-    BceLoss, BceWithLogitsLoss, CharbonnierLoss, CrossEntropy, HuberLoss, KlDivLoss, LogCoshLoss, NllLoss, PoissonNllLoss,
-    Reduction, SmoothL1Loss, SoftMarginLoss,
+    BceLoss, BceWithLogitsLoss, CharbonnierLoss, CrossEntropy, HuberLoss, KlDivLoss, LogCoshLoss, NllLoss,
+    PoissonNllLoss, Reduction, SmoothL1Loss, SoftMarginLoss,
 };
 use trefoil_nn::{
     BatchNormStats, CrossEntropyLoss, MseLoss, NnError, Result, ScaledDotProductAttention, Tensor,
@@ -50,15 +50,49 @@ fn check(what: &str, shapes: &[&[usize]], map: impl Fn(f64) -> f64, f: impl Fn(&
 fn unary_functions() {
     use Unary::*;
     let anywhere = [
-        Neg, Abs, Exp, Exp2, Exp10, Expm1, Square, Sin, Cos, Tan, Sinh, Cosh, Asinh, Atan, Erf, Erfc, Erfinv, Atanh, Asin, Acos,
-        Frac, Scale { c: -2.5 }, AddScalar { c: 1.5 }, RsubScalar { c: 0.5 }, Clamp { lo: Some(-0.5), hi: Some(0.5) },
+        Neg,
+        Abs,
+        Exp,
+        Exp2,
+        Exp10,
+        Expm1,
+        Square,
+        Sin,
+        Cos,
+        Tan,
+        Sinh,
+        Cosh,
+        Asinh,
+        Atan,
+        Erf,
+        Erfc,
+        Erfinv,
+        Atanh,
+        Asin,
+        Acos,
+        Frac,
+        Scale { c: -2.5 },
+        AddScalar { c: 1.5 },
+        RsubScalar { c: 0.5 },
+        Clamp { lo: Some(-0.5), hi: Some(0.5) },
     ];
     for op in anywhere {
         check(&format!("{op:?}"), &[&[2, 3]], |x| 0.8 * x, |t| t[0].unary(op));
     }
-    for op in
-        [Log, Log2, Log10, Log1p, Sqrt, Rsqrt, Reciprocal, Cbrt, Lgamma, Digamma, PowScalar { c: 2.5 }, NanToNum { nan: 0.0, posinf: None, neginf: None }]
-    {
+    for op in [
+        Log,
+        Log2,
+        Log10,
+        Log1p,
+        Sqrt,
+        Rsqrt,
+        Reciprocal,
+        Cbrt,
+        Lgamma,
+        Digamma,
+        PowScalar { c: 2.5 },
+        NanToNum { nan: 0.0, posinf: None, neginf: None },
+    ] {
         check(&format!("{op:?}"), &[&[2, 3]], positive, |t| t[0].unary(op));
     }
     check("Acosh", &[&[2, 3]], |x| x.abs() + 1.5, |t| t[0].acosh());
@@ -68,8 +102,23 @@ fn unary_functions() {
 fn binary_functions_with_broadcasting() {
     use Binary::*;
     let ops = [
-        Add { alpha: 2.0 }, Sub, Mul, Div, Maximum, Minimum, ClampMin, ClampMax, Atan2, Hypot, Logaddexp, Pow, Xlogy, Lerp { t: 0.3 },
-        AddScaled { ca: 2.0, cb: -0.5 }, AddRelu, AddSigmoid,
+        Add { alpha: 2.0 },
+        Sub,
+        Mul,
+        Div,
+        Maximum,
+        Minimum,
+        ClampMin,
+        ClampMax,
+        Atan2,
+        Hypot,
+        Logaddexp,
+        Pow,
+        Xlogy,
+        Lerp { t: 0.3 },
+        AddScaled { ca: 2.0, cb: -0.5 },
+        AddRelu,
+        AddSigmoid,
     ];
     for op in ops {
         check(&format!("{op:?}"), &[&[2, 3], &[3]], positive, |t| t[0].binary(op, &t[1]));
@@ -87,8 +136,21 @@ fn binary_functions_with_broadcasting() {
 fn activations() {
     use Activation::*;
     let all = [
-        Relu, LeakyRelu { slope: 0.1 }, Sigmoid, Tanh, Gelu, GeluTanh, Swish { beta: 1.5 }, Elu { alpha: 0.7 }, Mish,
-        Softplus { beta: 2.0, threshold: 20.0 }, Hardswish, Selu, Hardsigmoid, Hardtanh { lo: -0.5, hi: 0.5 }, Relu6,
+        Relu,
+        LeakyRelu { slope: 0.1 },
+        Sigmoid,
+        Tanh,
+        Gelu,
+        GeluTanh,
+        Swish { beta: 1.5 },
+        Elu { alpha: 0.7 },
+        Mish,
+        Softplus { beta: 2.0, threshold: 20.0 },
+        Hardswish,
+        Selu,
+        Hardsigmoid,
+        Hardtanh { lo: -0.5, hi: 0.5 },
+        Relu6,
     ];
     for act in all {
         check(&format!("{act:?}"), &[&[2, 3]], same, |t| t[0].activation(act));
@@ -105,8 +167,17 @@ fn activations() {
 #[test]
 fn reductions() {
     let ops = [
-        Reduce::Sum, Reduce::Mean, Reduce::Max, Reduce::Min, Reduce::Var { correction: 1.0 }, Reduce::Std { correction: 0.0 },
-        Reduce::Norm { p: 1.0 }, Reduce::Norm { p: 2.0 }, Reduce::LogSumExp, Reduce::SumSq, Reduce::LogVar { correction: 0.0, eps: 0.1 },
+        Reduce::Sum,
+        Reduce::Mean,
+        Reduce::Max,
+        Reduce::Min,
+        Reduce::Var { correction: 1.0 },
+        Reduce::Std { correction: 0.0 },
+        Reduce::Norm { p: 1.0 },
+        Reduce::Norm { p: 2.0 },
+        Reduce::LogSumExp,
+        Reduce::SumSq,
+        Reduce::LogVar { correction: 0.0, eps: 0.1 },
     ];
     for op in ops {
         check(&format!("{op:?}"), &[&[2, 3, 4]], same, |t| t[0].reduce(op, &[1], false));
@@ -205,7 +276,8 @@ fn normalizations() {
     check("batch_norm", &[&[3, 2, 2], &[2], &[2]], same, |t| {
         t[0].batch_norm(&BatchNorm::new(), Some(&t[1]), Some(&t[2]), BatchNormStats::Batch(None))
     });
-    let (mean, var) = (tensor(&cpu(), &[2], 3), tensor(&cpu(), &[2], 4).square().unwrap().add_scalar(0.5).unwrap());
+    let (mean, var) =
+        (tensor(&cpu(), &[2], 3), tensor(&cpu(), &[2], 4).square().unwrap().add_scalar(0.5).unwrap());
     check("batch_norm with given statistics", &[&[3, 2, 2], &[3, 2, 2], &[2]], same, |t| {
         let stats = BatchNormStats::Given(&mean, &var);
         t[0].batch_norm_add(Some(&t[1]), &BatchNorm::new().act(Activation::Sigmoid), Some(&t[2]), None, stats)
@@ -225,7 +297,9 @@ fn attention() {
     run("attention with softcap and window", &ScaledDotProductAttention::with(capped));
     let mask = Tensor::from_slice(&cpu(), &[1u8, 0, 1, 0, 0, 0, 1, 1, 1], &[3, 3]).unwrap();
     run("masked attention", &ScaledDotProductAttention { mask: Some(mask), ..Default::default() });
-    check("packed attention", &[&[1, 3, 12]], same, |t| ScaledDotProductAttention::new().forward_packed(&t[0], 2));
+    check("packed attention", &[&[1, 3, 12]], same, |t| {
+        ScaledDotProductAttention::new().forward_packed(&t[0], 2)
+    });
 }
 
 #[test]
@@ -240,13 +314,21 @@ fn losses() {
         check("mse", two, same, |t| MseLoss { reduction, ..Default::default() }.forward(&t[0], &target));
     }
     let weight = Some(unit.clone());
-    check("weighted mse", two, same, |t| MseLoss { weight: weight.clone(), ..Default::default() }.forward(&t[0], &target));
+    check("weighted mse", two, same, |t| {
+        MseLoss { weight: weight.clone(), ..Default::default() }.forward(&t[0], &target)
+    });
     let mask = Some(Tensor::from_slice(&d, &[1u8, 0, 1, 1, 1, 0], &[2, 3]).unwrap());
-    check("masked mse", two, same, |t| MseLoss { mask: mask.clone(), ..Default::default() }.forward(&t[0], &target));
-    check("smooth l1", two, same, |t| SmoothL1Loss { beta: 0.7, ..Default::default() }.forward(&t[0], &target));
+    check("masked mse", two, same, |t| {
+        MseLoss { mask: mask.clone(), ..Default::default() }.forward(&t[0], &target)
+    });
+    check("smooth l1", two, same, |t| {
+        SmoothL1Loss { beta: 0.7, ..Default::default() }.forward(&t[0], &target)
+    });
     check("huber", two, same, |t| HuberLoss { delta: 0.7, ..Default::default() }.forward(&t[0], &target));
     check("log cosh", two, same, |t| LogCoshLoss::default().forward(&t[0], &target));
-    check("charbonnier", two, same, |t| CharbonnierLoss { eps: 0.5, ..Default::default() }.forward(&t[0], &target));
+    check("charbonnier", two, same, |t| {
+        CharbonnierLoss { eps: 0.5, ..Default::default() }.forward(&t[0], &target)
+    });
     check("soft margin", two, same, |t| SoftMarginLoss::default().forward(&t[0], &labels));
     check("poisson", two, same, |t| PoissonNllLoss::default().forward(&t[0], &unit));
     check("bce with logits", two, same, |t| BceWithLogitsLoss::default().forward(&t[0], &unit));
@@ -270,7 +352,9 @@ fn cross_entropies() {
         check("cross entropy of probabilities", shape, same, |t| loss.forward(&t[0], &p));
     }
     let planes = Tensor::from_slice(&d, &[2i64, 1, 0, 3], &[2, 2]).unwrap();
-    check("cross entropy of planes", &[&[2, 4, 2]], same, |t| CrossEntropyLoss::default().forward(&t[0], &planes));
+    check("cross entropy of planes", &[&[2, 4, 2]], same, |t| {
+        CrossEntropyLoss::default().forward(&t[0], &planes)
+    });
 }
 
 #[test]
@@ -326,9 +410,15 @@ fn grad_returns_gradients_and_collects_none() {
     let (x, w) = (tensor(&d, &[2], 1).with_grad(), tensor(&d, &[2], 2).with_grad());
     let h = x.mul(&w).unwrap();
     let y = h.square().unwrap().sum().unwrap();
-    let g = grad(&[(&y, None)], &[&h, &x], GradOptions { retain_graph: Some(true), ..Default::default() }).unwrap();
+    let g = grad(&[(&y, None)], &[&h, &x], GradOptions { retain_graph: Some(true), ..Default::default() })
+        .unwrap();
     let want = h.detach().mul_scalar(2.0).unwrap();
-    close(&g[0].as_ref().unwrap().to_vec::<f64>().unwrap(), &want.to_vec::<f64>().unwrap(), 1e-15, "of an intermediate tensor");
+    close(
+        &g[0].as_ref().unwrap().to_vec::<f64>().unwrap(),
+        &want.to_vec::<f64>().unwrap(),
+        1e-15,
+        "of an intermediate tensor",
+    );
     assert!(x.grad().is_none() && w.grad().is_none(), "leaves collect nothing");
     assert!(!g[1].as_ref().unwrap().requires_grad());
     // Freed unless it is retained, and only what was visited.
@@ -337,9 +427,12 @@ fn grad_returns_gradients_and_collects_none() {
 
     let other = tensor(&d, &[2], 3).with_grad();
     let y = x.square().unwrap().sum().unwrap();
-    let e = grad(&[(&y, None)], &[&x, &other], GradOptions { retain_graph: Some(true), ..Default::default() }).unwrap_err();
+    let e =
+        grad(&[(&y, None)], &[&x, &other], GradOptions { retain_graph: Some(true), ..Default::default() })
+            .unwrap_err();
     assert!(matches!(e, NnError::UnusedInput { index: 1 }), "{e}");
-    let found = grad(&[(&y, None)], &[&x, &other], GradOptions { allow_unused: true, ..Default::default() }).unwrap();
+    let found =
+        grad(&[(&y, None)], &[&x, &other], GradOptions { allow_unused: true, ..Default::default() }).unwrap();
     assert!(found[0].is_some() && found[1].is_none());
     assert!(matches!(grad(&[(&y, None)], &[&x.detach()], GradOptions::default()), Err(NnError::NoGraph)));
     let wide = x.square().unwrap();
@@ -394,7 +487,8 @@ fn golden_function(name: &str, t: &[Tensor]) -> Result<Tensor> {
             let mut p = RowNorm::layer();
             p.act = Activation::Swish { beta: 1.0 };
             let y = t[0].row_norm(&p, Some(&t[1]), Some(&t[2]))?;
-            MseLoss::default().forward(&y, &Tensor::linspace(&d, DType::F64, -1.0, 1.0, 12)?.reshape(&[3, 4])?)
+            MseLoss::default()
+                .forward(&y, &Tensor::linspace(&d, DType::F64, -1.0, 1.0, 12)?.reshape(&[3, 4])?)
         }
         "images" => {
             let y = t[0].conv2d(&t[1], Some(&t[2]), &Conv::new().pad(1).act(Activation::Tanh))?;
@@ -407,7 +501,8 @@ fn golden_function(name: &str, t: &[Tensor]) -> Result<Tensor> {
             y.mul(&weights)?.exp()?.sum()
         }
         "batch_norm" => {
-            let y = t[0].batch_norm(&BatchNorm::new(), Some(&t[1]), Some(&t[2]), BatchNormStats::Batch(None))?;
+            let y =
+                t[0].batch_norm(&BatchNorm::new(), Some(&t[1]), Some(&t[2]), BatchNormStats::Batch(None))?;
             BceWithLogitsLoss::default().forward(&y, &y.full_like(0.3)?)
         }
         "indices" => {
@@ -440,7 +535,12 @@ fn products_with_hessians_are_those_of_pytorch() {
         close(&[y.item::<f64>().unwrap()], &[case["value"].as_f64().unwrap()], 1e-12, name);
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
             let what = format!("{name}, input {i}");
-            close(&got.contiguous().unwrap().to_vec::<f64>().unwrap(), &want.to_vec::<f64>().unwrap(), 1e-10, &what);
+            close(
+                &got.contiguous().unwrap().to_vec::<f64>().unwrap(),
+                &want.to_vec::<f64>().unwrap(),
+                1e-10,
+                &what,
+            );
         }
         // The product of the Hessian's transpose is the same: forward over backward.
         let gradient = |t: &[Tensor]| {

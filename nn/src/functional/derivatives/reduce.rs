@@ -31,9 +31,7 @@ pub(crate) fn reduce(
             let shared = ties.div(&ties.sum_axes(&axes, true)?)?;
             dy.mul(&shared)?
         }
-        Reduce::Var { correction } => {
-            dy.mul_scalar(2.0 / (count(x, over) - correction))?.mul(&centred()?)?
-        }
+        Reduce::Var { correction } => dy.mul_scalar(2.0 / (count(x, over) - correction))?.mul(&centred()?)?,
         Reduce::Std { correction } => {
             dy.div(y)?.mul_scalar(1.0 / (count(x, over) - correction))?.mul(&centred()?)?
         }

@@ -19,9 +19,7 @@ fn scatter_adjoint(at: usize, dy: &Tensor, index: &Tensor) -> Result<Tensor> {
         dy.device().scatter_bwd(at, dyo.view()?, io.view()?, None, Some(so.grad(false)?))?;
         Ok(ds)
     };
-    let put = move |u: &Tensor| {
-        Tensor::zeros(u.device(), u.dtype(), &full)?.scatter(at as isize, &back, u)
-    };
+    let put = move |u: &Tensor| Tensor::zeros(u.device(), u.dtype(), &full)?.scatter(at as isize, &back, u);
     linear_map("scatter", dy, Arc::new(take), Arc::new(put))
 }
 

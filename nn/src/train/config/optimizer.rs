@@ -297,7 +297,10 @@ impl OptimizerConfig {
         if let Some(said) = said.filter(|&said| names(METHODS).contains(&said)) {
             if maximize || !groups.is_empty() {
                 let key = join(path, if maximize { "maximize" } else { "groups" });
-                return Err(NnError::config(key, format!("`{said}` minimizes over all parameters as one vector")));
+                return Err(NnError::config(
+                    key,
+                    format!("`{said}` minimizes over all parameters as one vector"),
+                ));
             }
             let (name, made) = kind(path, "an optimizer", json, METHODS)?;
             return Ok(OptimizerConfig { name, closure: Some(made), lr: 1.0, ..OptimizerConfig::default() });

@@ -240,9 +240,10 @@ impl TrainConfig {
             ("anomaly", self.anomaly.0.is_some()),
         ];
         match refused.into_iter().find(|(_, on)| *on) {
-            Some((key, _)) => {
-                Err(NnError::config(format!("train.{key}"), format!("has no meaning with the optimizer `{name}`")))
-            }
+            Some((key, _)) => Err(NnError::config(
+                format!("train.{key}"),
+                format!("has no meaning with the optimizer `{name}`"),
+            )),
             None => Ok(()),
         }
     }

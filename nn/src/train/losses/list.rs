@@ -71,9 +71,13 @@ impl LossList {
                 dense.iter().map(|(p, t, w)| (Saved::new(p), t.as_ref().map(Saved::new), *w)).collect();
             move |cx: &mut BackwardCtx<'_>| {
                 if cx.create_graph() {
-                    let at: Vec<_> =
-                        saved.iter().enumerate().map(|(i, (p, ..))| Ok((i, p.input(cx, i)?))).collect::<Result<_>>()?;
-                    let targets = saved.iter().map(|(_, t, _)| t.as_ref().map(|t| t.constant(cx)).transpose());
+                    let at: Vec<_> = saved
+                        .iter()
+                        .enumerate()
+                        .map(|(i, (p, ..))| Ok((i, p.input(cx, i)?)))
+                        .collect::<Result<_>>()?;
+                    let targets =
+                        saved.iter().map(|(_, t, _)| t.as_ref().map(|t| t.constant(cx)).transpose());
                     let targets = targets.collect::<Result<Vec<_>>>()?;
                     if !second::has_form(kind) {
                         return cx.first_order_only();
@@ -85,7 +89,7 @@ impl LossList {
                             let mean = second::item(kind, p, &t)?.mean()?.mul_scalar(*weight)?;
                             total = Some(total.map_or_else(|| Ok(mean.clone()), |s| s.add(&mean))?);
                         }
-                        Ok(total.into_iter().map(|t| t.to_dtype(t.dtype().accumulator())).collect::<Result<_>>()?)
+                        total.into_iter().map(|t| t.to_dtype(t.dtype().accumulator())).collect()
                     });
                 }
                 // The kernel writes the gradients of all the terms that it is given.

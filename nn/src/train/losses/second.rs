@@ -173,7 +173,8 @@ fn nll(log_p: &Tensor, ids: &Tensor, weight: Option<&Tensor>, p: &CrossEntropy) 
             }
             None => log_p.clone(),
         };
-        let spread = all.sum_axes(&[axis], false)?.mul(&kept)?.mul_scalar(-p.label_smoothing / classes as f64)?;
+        let spread =
+            all.sum_axes(&[axis], false)?.mul(&kept)?.mul_scalar(-p.label_smoothing / classes as f64)?;
         items = items.mul_scalar(1.0 - p.label_smoothing)?.add(&spread)?;
     }
     let acc = items.dtype().accumulator();

@@ -27,7 +27,8 @@ impl<'a> Trainer<'a> {
             ("anomaly", options.anomaly.is_some()),
         ];
         if let Some((arg, _)) = refused.into_iter().find(|(_, on)| *on) {
-            let expected = format!("the default with `{}`, which evaluates the loss itself", optimizer.method().name());
+            let expected =
+                format!("the default with `{}`, which evaluates the loss itself", optimizer.method().name());
             return Err(invalid("Trainer", arg, expected, "another value"));
         }
         let mut trainer = Trainer::new(model, Optimizer::idle(1.0), objective, device, options)?;
@@ -73,7 +74,8 @@ impl<'a> Trainer<'a> {
         match self.objective.criterion().residuals(out, y) {
             Some(r) => r,
             None => {
-                let expected = "a loss that is a sum of squares (MseLoss with its mean, without weights and mask)";
+                let expected =
+                    "a loss that is a sum of squares (MseLoss with its mean, without weights and mask)";
                 Err::<Tensor, NnError>(invalid("levenberg_marquardt", "loss", expected, "another one"))
             }
         }

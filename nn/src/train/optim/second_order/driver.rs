@@ -210,7 +210,15 @@ impl ClosureOptimizer {
     }
 
     /// Learns from a step `t` along d from a point with the gradient g0 and the slope `slope`.
-    fn learn(&mut self, d: &Tensor, dd: f64, g0: &Tensor, start: &Reading, slope: f64, t: &Trial) -> Result<()> {
+    fn learn(
+        &mut self,
+        d: &Tensor,
+        dd: f64,
+        g0: &Tensor,
+        start: &Reading,
+        slope: f64,
+        t: &Trial,
+    ) -> Result<()> {
         if let State::Conjugate(c) = &mut self.state {
             c.went(d, start.gg);
             return Ok(());
@@ -267,7 +275,7 @@ impl ClosureOptimizer {
             let scalars = [self.space.g.dot(&d)?, d.dot(&d)?, d.norm(f64::INFINITY)?];
             let v = self.space.read(&scalars)?;
             let (mut slope, mut dd, mut d_max) = (v[0], v[1], v[2]);
-            if !(slope < -1e-10 * (at.gg * dd).sqrt()) {
+            if slope.is_nan() || slope >= -1e-10 * (at.gg * dd).sqrt() {
                 self.restart();
                 (d, steepest) = (self.space.g.neg()?, true);
                 (slope, dd, d_max) = (-at.gg, at.gg, at.g_max);
@@ -332,7 +340,13 @@ impl ClosureOptimizer {
     fn first_trial(&self, at: &Reading, steepest: bool, before: Option<(f64, f64)>, slope: f64) -> f64 {
         let short = (1.0 / at.g_abs).min(1.0);
         match (self.method, before) {
-            (Method::Lbfgs { lr, .. }, _) => if steepest { short * lr } else { lr },
+            (Method::Lbfgs { lr, .. }, _) => {
+                if steepest {
+                    short * lr
+                } else {
+                    lr
+                }
+            }
             (Method::ConjugateGradient, Some((a, s))) => (a * s / slope).clamp(1e-10, 1e3),
             _ if steepest => short,
             _ => 1.0,
@@ -525,7 +539,12 @@ impl ClosureOptimizer {
 fn examine(space: &mut Space, first: &Tensor, second: &Tensor) -> Result<()> {
     let (a, b) = (first.detach(), second.detach());
     if a.shape() != b.shape() {
-        return Err(invalid("minimize", "closure", format!("shape {:?}", a.shape()), format!("{:?}", b.shape())));
+        return Err(invalid(
+            "minimize",
+            "closure",
+            format!("shape {:?}", a.shape()),
+            format!("{:?}", b.shape()),
+        ));
     }
     let all: Vec<isize> = (0..a.rank() as isize).collect();
     let same = a.eq(&b)?.all(&all, false)?.to_dtype(a.dtype())?;

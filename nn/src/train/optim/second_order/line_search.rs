@@ -68,7 +68,8 @@ impl Search<'_> {
         }
         let e = if dtype == DType::F64 { 1e-12 } else { 4e-7 };
         let near = (t.at.f - self.f0).abs() <= e * self.f0.abs();
-        near && (2.0 * self.c1.min(0.1) - 1.0) * self.slope0 >= t.at.slope && t.at.slope >= self.c2 * self.slope0
+        near && (2.0 * self.c1.min(0.1) - 1.0) * self.slope0 >= t.at.slope
+            && t.at.slope >= self.c2 * self.slope0
     }
 
     fn trial(&self, space: &mut Space, closure: &mut Closure<'_>, a: f64) -> Result<Trial> {

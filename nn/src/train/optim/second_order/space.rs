@@ -92,7 +92,13 @@ impl Space {
             return Err(invalid(OP, "params", "at least one parameter", "none"));
         };
         let (x, g) = arena.flat()?;
-        let leaves = arena.starts().zip(kept).collect();
+        // A parameter that stands under two names has one gradient, different ones in one memory have two.
+        let mut leaves: Vec<(usize, Param)> = vec![];
+        for (start, p) in arena.starts().zip(kept) {
+            if !leaves.iter().any(|(_, known)| known.same(&p)) {
+                leaves.push((start, p));
+            }
+        }
         let (positions, loss, graph) = (None, None, None);
         let (evaluations, products, reads, bytes) = (0, 0, 0, 0);
         Ok(Space { arena, x, g, leaves, positions, loss, graph, evaluations, products, reads, bytes })
@@ -193,7 +199,8 @@ impl Space {
     pub(crate) fn read(&mut self, scalars: &[Tensor]) -> Result<Vec<f64>> {
         let wide = scalars.iter().any(|t| t.dtype() == DType::F64);
         let dtype = if wide { DType::F64 } else { DType::F32 };
-        let parts = scalars.iter().map(|t| t.detach().to_dtype(dtype)?.reshape(&[1])).collect::<Result<Vec<_>>>()?;
+        let parts =
+            scalars.iter().map(|t| t.detach().to_dtype(dtype)?.reshape(&[1])).collect::<Result<Vec<_>>>()?;
         let all = Tensor::concat(0, &parts.iter().collect::<Vec<_>>())?;
         let bytes = all.numel() * dtype.size();
         if bytes > MOST {
@@ -241,15 +248,7 @@ impl Space {
         }
         let v = self.read(&scalars)?;
         let at = |i: usize| v.get(i).copied().unwrap_or(0.0);
-        Ok(Reading {
-            f: at(0),
-            g_max: at(1),
-            gg: at(2),
-            g_abs: at(3),
-            slope: at(4),
-            yy: at(5),
-            gy: at(6),
-        })
+        Ok(Reading { f: at(0), g_max: at(1), gg: at(2), g_abs: at(3), slope: at(4), yy: at(5), gy: at(6) })
     }
 
     /// Largest element, sum of squares and sum of magnitudes of the gradient.
