@@ -391,7 +391,12 @@ fn products_with_jacobians_and_hessians() {
     let (y, back) = vjp(f, &[&x], &v).unwrap();
     let want = j[0].t().unwrap().matmul(&v).unwrap();
     close(&back[0].to_vec::<f64>().unwrap(), &want.to_vec::<f64>().unwrap(), 1e-13, "vjp");
-    close(&y.to_vec::<f64>().unwrap(), &f(&[x.clone()]).unwrap().to_vec::<f64>().unwrap(), 0.0, "value");
+    close(
+        &y.to_vec::<f64>().unwrap(),
+        &f(std::slice::from_ref(&x)).unwrap().to_vec::<f64>().unwrap(),
+        0.0,
+        "value",
+    );
 
     // The Hessian of the quadratic form x^T A x / 2 + sum x^4 is (A + A^T) / 2 + 12 x^2.
     let g = |t: &[Tensor]| {
