@@ -1,5 +1,5 @@
-"""Writes second-order.json beside this file: products with Hessians from PyTorch's double backward, and points that
-torch.optim.LBFGS visits. `python second_order.py`, with PyTorch; everything is float64."""
+"""Writes second-order.json beside this file: products with Hessians from PyTorch's double backward, points that
+torch.optim.LBFGS visits, and what Muon and Adafactor make of matrices. `python second_order.py`, with PyTorch; everything is float64."""
 
 import json
 import pathlib
@@ -114,6 +114,32 @@ def lbfgs():
     return {"points": points, "rosenbrock": y.detach().tolist()}
 
 
-out = {"torch": torch.__version__, "hvp": products(), "lbfgs": lbfgs()}
+def matrices():
+    """Parameters after ten steps of Muon (in bf16 inside) and of Adafactor on the same loss."""
+    out = {}
+    for name, make in (
+        ("muon", lambda p: torch.optim.Muon(p, lr=0.02, weight_decay=0.1)),
+        ("adafactor", lambda p: torch.optim.Adafactor(p, lr=0.05, weight_decay=0.1)),
+    ):
+        own = torch.Generator().manual_seed(5)
+        start = [torch.randn(*s, generator=own) for s in ((4, 6), (5, 3))]
+        goal = [torch.randn(*s, generator=own) for s in ((4, 6), (5, 3))]
+        vector = torch.randn(7, generator=own)
+        if name == "adafactor":
+            start.append(vector)
+            goal.append(torch.zeros(7))
+        params = [s.clone().requires_grad_() for s in start]
+        optimizer = make(params)
+        for _ in range(10):
+            optimizer.zero_grad()
+            loss = sum(((p - g) ** 2).sum() + 0.1 * p.exp().sum() for p, g in zip(params, goal))
+            loss.backward()
+            optimizer.step()
+        lists = {"start": start, "goal": goal, "end": params}
+        out[name] = {key: [entry(t) for t in list] for key, list in lists.items()}
+    return out
+
+
+out = {"torch": torch.__version__, "hvp": products(), "lbfgs": lbfgs(), "matrices": matrices()}
 path = pathlib.Path(__file__).with_name("second-order.json")
 path.write_text(json.dumps(out) + "\n")

@@ -69,6 +69,7 @@ mod network_types;
 mod ops_image;
 mod optim;
 mod optim_adaptive;
+mod optim_matrices;
 mod optim_sparse;
 mod out_of_range;
 mod run_folder;

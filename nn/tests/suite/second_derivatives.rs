@@ -14,12 +14,14 @@ use trefoil::ops::random::Rng;
 use trefoil::ops::reduce::Reduce;
 use trefoil::ops::shape::PadMode;
 use trefoil_nn::autograd::{GradOptions, grad, hvp, jacobian, jvp, vjp};
+use trefoil_nn::layers::{Checkpointed, Dense};
 use trefoil_nn::losses::{
     BceLoss, BceWithLogitsLoss, CharbonnierLoss, CrossEntropy, HuberLoss, KlDivLoss, LogCoshLoss, NllLoss,
     PoissonNllLoss, Reduction, SmoothL1Loss, SoftMarginLoss,
 };
 use trefoil_nn::{
-    BatchNormStats, CrossEntropyLoss, MseLoss, NnError, Result, ScaledDotProductAttention, Tensor,
+    BatchNormStats, CrossEntropyLoss, InitContext, Layer, LayerExt, MseLoss, NnError, Result,
+    ScaledDotProductAttention, Tensor,
 };
 
 fn same(x: f64) -> f64 {
@@ -231,6 +233,11 @@ fn elements_by_index() {
     check("scatter", &[&[2, 3], &[2, 3]], same, |t| t[0].scatter(1, &grid, &t[1]));
     check("scatter_add", &[&[2, 3], &[2, 3]], same, |t| t[0].scatter_add(1, &grid, &t[1]));
     check("embedding", &[&[4, 2]], same, |t| t[0].embedding(&rows, &Default::default()));
+    check("index_put", &[&[3, 2], &[3, 2]], same, |t| t[0].index_put(&[&rows], &t[1], true));
+    let apart = rows.narrow(0, 0, 2).unwrap();
+    check("index_put in place", &[&[3, 2], &[2, 2]], same, |t| t[0].index_put(&[&apart], &t[1], false));
+    let mask = Tensor::from_slice(&d, &[1u8, 0, 0, 1, 1, 0], &[3, 2]).unwrap();
+    check("masked_fill", &[&[3, 2]], same, |t| t[0].masked_fill(&mask, 0.5));
     check("index", &[&[3, 2]], same, |t| t[0].index(&[&rows]));
     check("dropout", &[&[3, 4]], same, |t| t[0].dropout(0.3, Rng::new(7)));
     check("bias_dropout", &[&[2, 3], &[3], &[2, 3]], same, |t| {
@@ -558,4 +565,28 @@ fn products_with_hessians_are_those_of_pytorch() {
         let flat: Vec<f64> = want.iter().flat_map(|t| t.to_vec::<f64>().unwrap()).collect();
         close(&along.to_vec::<f64>().unwrap(), &flat, 1e-10, name);
     }
+}
+
+#[test]
+fn gradients_through_a_checkpointed_segment_are_returned_too() {
+    let d = cpu();
+    let cx = InitContext::new(&d, 3);
+    let dense = Dense::new(&cx, 3, 2).unwrap().activation(Activation::Tanh);
+    let params: Vec<Tensor> = dense.parameters().iter().map(|p| p.get()).collect();
+    let x = tensor(&d, &[4, 3], 1).to_dtype(DType::F32).unwrap().with_grad();
+    let all: Vec<&Tensor> = std::iter::once(&x).chain(&params).collect();
+    let plain = dense.forward(&x).unwrap().square().unwrap().sum().unwrap();
+    let want = grad(&[(&plain, None)], &all, GradOptions::default()).unwrap();
+    let segment = Checkpointed::new(dense);
+    let y = segment.forward(&x).unwrap().square().unwrap().sum().unwrap();
+    let e = grad(&[(&y, None)], &all, GradOptions::create_graph()).unwrap_err();
+    assert!(matches!(e, NnError::NotTwiceDifferentiable { op: "checkpointed" }), "{e}");
+    let got = grad(&[(&y, None)], &all, GradOptions::default()).unwrap();
+    for (got, want) in got.iter().zip(&want) {
+        let [got, want] = [got, want].map(|t| t.as_ref().unwrap().to_vec::<f32>().unwrap());
+        assert_eq!(got, want);
+    }
+    assert!(all.iter().all(|t| t.grad().is_none()), "leaves collect nothing");
+    segment.forward(&x).unwrap().square().unwrap().sum().unwrap().backward().unwrap();
+    assert!(all.iter().all(|t| t.grad().is_some()));
 }

@@ -142,6 +142,11 @@ impl<'a> BackwardCtx<'a> {
         self.into.create_graph
     }
 
+    /// Whether leaves collect nothing and gradients are returned: a backward within this one must return its own too.
+    pub(crate) fn returns_gradients(&self) -> bool {
+        self.into.useful.is_some()
+    }
+
     /// Error in a pass that creates a graph, for gradients that cannot be differentiated.
     pub(crate) fn first_order_only(&self) -> Result<()> {
         match self.into.create_graph {

@@ -1,6 +1,7 @@
 //! Optimizers and learning-rate schedules.
 
 mod arena;
+mod matrix;
 mod optimizer;
 mod rules;
 mod scaler;
@@ -8,6 +9,7 @@ mod schedule;
 mod second_order;
 mod sparse;
 
+pub use matrix::{Adafactor, Muon, newton_schulz};
 pub use optimizer::{Group, Optimizer};
 pub use rules::with_weight_decay;
 pub use schedule::{Plateau, Schedule};

@@ -28,7 +28,31 @@ enum State {
     Splitting(Option<Splitting>),
 }
 
-/// Minimizes what a closure computes, by a [`Method`]; see the [module's example](crate::optim).
+/// Minimizes what a closure computes, by a [`Method`]: line searches, curvature, least squares, constraints.
+///
+/// The closure gives the loss (for [`Method::LevenbergMarquardt`] the residuals) and is called at points of the method's choice. It must be a
+/// function of the parameters: one batch, dropout off or with a fixed generator. Vectors stay on the device. The host reads a few numbers, at
+/// most 64 bytes at a time: once per evaluation, once per iteration, and once per product with the Hessian where there are some.
+///
+/// ```
+/// use trefoil::{Registry, Selector, ops::activation::Activation};
+/// use trefoil_nn::layers::{Dense, Sequential};
+/// use trefoil_nn::optim::{ClosureOptimizer, Method, Stop};
+/// use trefoil_nn::{InitContext, Layer, MseLoss, Tensor};
+///
+/// let device = Registry::default().open(&"cpu".parse::<Selector>()?)?;
+/// let cx = InitContext::new(&device, 1);
+/// let model = Sequential::new()
+///     .push(Dense::new(&cx, 2, 4)?.activation(Activation::Tanh))
+///     .push(Dense::new(&cx, 4, 1)?);
+/// let x = Tensor::from_slice(&device, &[0f32, 0., 0., 1., 1., 0., 1., 1.], &[4, 2])?;
+/// let y = Tensor::from_slice(&device, &[0f32, 1., 1., 0.], &[4, 1])?;
+///
+/// let mut optimizer = ClosureOptimizer::new(&model, Method::lbfgs())?;
+/// let done = optimizer.minimize(&Stop::iterations(50), || MseLoss::default().forward(&model.forward(&x)?, &y))?;
+/// assert!(done.loss < 0.01, "{done:?}");
+/// # Ok::<(), trefoil_nn::NnError>(())
+/// ```
 ///
 /// The parameters move into one vector, as those of an [`Optimizer`](crate::Optimizer) do. What a method has learned (pairs, matrices, radius,
 /// damping, duals) stays from call to call; it is not part of a checkpoint.
