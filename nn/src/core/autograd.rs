@@ -121,7 +121,8 @@ pub fn backward(roots: &[(&Tensor, Option<&Tensor>)], retain: bool) -> Result<()
 impl Tensor {
     /// Gradients of this tensor (one element, seeded with 1) for all leaves it depends on; the graph is freed.
     ///
-    /// Errors: [`NnError::NoGraph`], [`NnError::NotScalar`], [`NnError::GraphFreed`], [`NnError::SavedModified`].
+    /// Errors: [`NoGraph`](crate::NnError::NoGraph), [`NotScalar`](crate::NnError::NotScalar), [`GraphFreed`](crate::NnError::GraphFreed),
+    /// [`SavedModified`](crate::NnError::SavedModified).
     pub fn backward(&self) -> Result<()> {
         backward(&[(self, None)], false)
     }
