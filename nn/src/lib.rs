@@ -34,9 +34,9 @@
 //! | where | what |
 //! |---|---|
 //! | [`Tensor`], [`Device`] | a shape on a device; operations with gradients are its methods |
-//! | [`autograd`] | gradients: [`no_grad`](autograd::no_grad), and [`CustomOp`](autograd::CustomOp) for operations of your own |
+//! | [`autograd`] | gradients: [`no_grad`](autograd::no_grad), [`CustomOp`](autograd::CustomOp) for operations of your own, and derivatives of gradients by [`grad`](autograd::grad) |
 //! | [`layers`], [`Layer`], [`LayerExt`] | the layers; what a layer is; parameters, state dictionaries, freezing |
-//! | [`losses`], [`optim`], [`metrics`], [`data`] | losses, optimizers and schedules, metrics, data sets and loaders |
+//! | [`losses`], [`optim`], [`metrics`], [`data`] | losses, optimizers (of second order: [`ClosureOptimizer`](optim::ClosureOptimizer)) and schedules, metrics, data sets and loaders |
 //! | [`Trainer`], [`Model`] | the training loop; single steps, and parameters as vectors |
 //! | [`network`], [`config`] | networks and whole training runs described in JSON |
 //! | [`state_file`], [`state_map`], [`checkpoint`] | safetensors files, also PyTorch's; renaming of their entries; checkpoints |

@@ -5,15 +5,23 @@
 //! further ordering is needed), passes each its upstream gradients and collects the gradients of its inputs. They are accumulated on the
 //! device: the first contribution overwrites, later ones are added by the kernel that computes them. There is no recursion, so a graph can be
 //! as deep as memory allows.
+//!
+//! [`grad`] returns gradients instead of collecting them in leaves, and can record them (`create_graph`), so that they can be differentiated
+//! again: [`hvp`], [`jvp`] and [`jacobian`] are made of it. An operation takes part in that if its closure makes gradients of operations on
+//! tensors; the memory that [`BackwardCtx::target`] gives out is invisible to the graph, so such an operation is
+//! [`NnError::NotTwiceDifferentiable`](crate::NnError::NotTwiceDifferentiable), never a wrong number.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::core::error::{NnError, Result, invalid};
+use crate::core::engine;
+use crate::core::error::Result;
 use crate::core::hooks;
 use crate::core::span::span;
-use crate::core::tensor::{Edge, Meta, Node, Role, Slot, Tensor, lock, same_device};
+use crate::core::tensor::{Collected, Edge, Meta, Node, Role, Tensor};
 
+pub use crate::core::derivatives::{GradOptions, grad, hvp, jacobian, jvp, vjp};
+pub(crate) use crate::core::derivatives::{Map, compose, linear_map};
+pub(crate) use crate::core::derivatives::{hessian_product, jacobian_rows, push_forward};
 pub(crate) use crate::core::grad_mode::enable_grad;
 pub use crate::core::grad_mode::{NoGrad, grad_enabled, no_grad};
 pub use crate::core::tensor::{BackwardCtx, GradTarget};
@@ -72,7 +80,7 @@ impl Tensor {
     }
 }
 
-/// An operation of your own with a hand-written gradient; see [`apply`].
+/// An operation of your own with a hand-written gradient; see [`apply`]. The gradient cannot be differentiated again.
 pub trait CustomOp: Send + Sync + 'static {
     /// Its name in errors.
     fn name(&self) -> &'static str;
@@ -93,6 +101,8 @@ pub fn apply(op: impl CustomOp, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     Ok(record(op.name(), &refs, outputs, move || {
         let saved: Vec<Saved> = save.iter().map(Saved::new).collect();
         move |cx: &mut BackwardCtx<'_>| {
+            // Saved tensors are cut from the graph, and the trait does not say what they depend on.
+            cx.first_order_only()?;
             let tensors = saved.iter().map(|s| s.get(cx).cloned()).collect::<Result<Vec<_>>>()?;
             op.backward(cx, &tensors)
         }
@@ -104,81 +114,15 @@ pub fn apply(op: impl CustomOp, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
 pub fn backward(roots: &[(&Tensor, Option<&Tensor>)], retain: bool) -> Result<()> {
     span!("backward");
     let _guard = NoGrad::new();
-    let mut start = vec![];
-    for &(t, grad) in roots {
-        let e = t.edge().ok_or(NnError::NoGraph)?;
-        let seed = match grad {
-            Some(g) => {
-                same_device("backward", t, g)?;
-                if g.shape() != t.shape() {
-                    let (expected, got) = (t.shape().to_vec(), g.shape().to_vec());
-                    return Err(NnError::GradShape { op: "backward", index: 0, expected, got });
-                }
-                if g.dtype() != t.dtype() {
-                    return Err(invalid("backward", "grad", t.dtype().name(), g.dtype().name()));
-                }
-                g.detach()
-            }
-            None if t.numel() == 1 => Tensor::ones(t.device(), t.dtype(), t.shape())?,
-            None => return Err(NnError::NotScalar { shape: t.shape().to_vec() }),
-        };
-        start.push((e.clone(), seed));
-    }
-
-    // All reachable operations by id; a larger id is nearer to the roots.
-    let mut nodes: BTreeMap<u64, Arc<Node>> = BTreeMap::new();
-    let mut stack: Vec<Arc<Node>> = start.iter().map(|(e, _)| e.node.clone()).collect();
-    while let Some(node) = stack.pop() {
-        if node.is_leaf() || nodes.contains_key(&node.id) {
-            continue;
-        }
-        if matches!(*lock(&node.role), Role::Freed) {
-            return Err(NnError::GraphFreed { op: node.op });
-        }
-        stack.extend(node.inputs.iter().flatten().map(|e| e.node.clone()));
-        nodes.insert(node.id, node);
-    }
-
-    // A node whose inputs are the roots, so that their seeds are added like every other gradient.
-    let root =
-        Node::new("backward", start.iter().map(|(e, _)| Some(e.clone())).collect(), vec![], Role::Leaf);
-    let mut pending = HashMap::new();
-    let mut cx = BackwardCtx::new(&root, vec![], &mut pending);
-    for (i, (_, seed)) in start.into_iter().enumerate() {
-        cx.give(i, seed)?;
-    }
-
-    while let Some((id, node)) = nodes.pop_last() {
-        let Some(slots) = pending.remove(&id) else { continue };
-        {
-            let mut kept = lock(&node.kept);
-            for (i, s) in slots.iter().enumerate() {
-                if let (true, Some(s)) = (kept.wants(i), s) {
-                    *kept.slot(i) = Some(Slot { owned: false, ..s.clone() });
-                }
-            }
-        }
-        let function = {
-            let mut role = lock(&node.role);
-            let taken = if retain { None } else { Some(std::mem::replace(&mut *role, Role::Freed)) };
-            match taken.as_ref().unwrap_or(&role) {
-                Role::Op(f) => f.clone(),
-                Role::Leaf => continue,
-                Role::Freed => return Err(NnError::GraphFreed { op: node.op }),
-            }
-        };
-        let upstream = slots.into_iter().map(|s| s.map(|s| s.grad)).collect();
-        let mut cx = BackwardCtx::new(&node, upstream, &mut pending);
-        function(&mut cx)?;
-        cx.commit()?;
-    }
-    Ok(())
+    let start = engine::seeds("backward", roots)?;
+    engine::run(start, &mut Collected::default(), retain, &[]).map(drop)
 }
 
 impl Tensor {
     /// Gradients of this tensor (one element, seeded with 1) for all leaves it depends on; the graph is freed.
     ///
-    /// Errors: [`NnError::NoGraph`], [`NnError::NotScalar`], [`NnError::GraphFreed`], [`NnError::SavedModified`].
+    /// Errors: [`NoGraph`](crate::NnError::NoGraph), [`NotScalar`](crate::NnError::NotScalar), [`GraphFreed`](crate::NnError::GraphFreed),
+    /// [`SavedModified`](crate::NnError::SavedModified).
     pub fn backward(&self) -> Result<()> {
         backward(&[(self, None)], false)
     }

@@ -74,6 +74,32 @@ pub enum NnError {
         /// Version now.
         found: u64,
     },
+    /// A backward pass that creates a graph met an operation whose gradient is not made of operations that can be differentiated.
+    #[error(
+        "backward with create_graph: the gradient of `{op}` cannot be differentiated; write it with operations that can, or use \
+         first derivatives alone"
+    )]
+    NotTwiceDifferentiable {
+        /// The operation.
+        op: &'static str,
+    },
+    /// A tensor whose gradient was asked for has no influence on the outputs.
+    #[error("grad: input {index} has no influence on the outputs; set `allow_unused` if that is meant")]
+    UnusedInput {
+        /// Which input.
+        index: usize,
+    },
+    /// A closure that an optimizer evaluates gave another loss or gradient at the same point.
+    #[error(
+        "the closure is not a function of the parameters: its loss or gradient changed between two evaluations at one point (losses \
+         {first} and {second}); use one batch, and switch dropout and running statistics off"
+    )]
+    NonDeterministicClosure {
+        /// Loss of the first evaluation.
+        first: f64,
+        /// Loss of the second evaluation.
+        second: f64,
+    },
     /// A gradient of another shape than its tensor.
     #[error("backward of `{op}`: gradient {index} has shape {got:?}, its tensor has shape {expected:?}")]
     GradShape {

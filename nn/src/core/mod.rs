@@ -1,6 +1,8 @@
 //! Tensors, automatic differentiation, errors and limits: what everything else is made of.
 
 pub mod autograd;
+pub(crate) mod derivatives;
+pub(crate) mod engine;
 pub(crate) mod error;
 pub(crate) mod glob;
 pub(crate) mod grad_mode;

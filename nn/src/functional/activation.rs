@@ -3,9 +3,28 @@
 use trefoil::ops::activation::{Activation, GatedGrad, GatedInput};
 use trefoil::ops::reduce::Reduce;
 
-use crate::core::autograd::{BackwardCtx, Saved, out};
+use crate::core::autograd::{BackwardCtx, Saved, compose, out};
 use crate::core::error::Result;
 use crate::core::tensor::{Tensor, axis, same_device, same_dtype};
+use crate::functional::derivatives::activation::composed;
+use crate::functional::derivatives::elementwise::indicator;
+
+/// The gradient of act(x) in a pass that creates a graph. `saved`: the output or the input, whichever the activation's gradient reads.
+fn activation_twice(cx: &mut BackwardCtx<'_>, act: Activation, saved: &Saved) -> Result<()> {
+    let dy = cx.dy()?;
+    if !act.reads_output() {
+        let x = saved.input(cx, 0)?;
+        return compose(cx, &[(0, x)], |t| Ok(vec![composed(act, &t[0])?]));
+    }
+    let y = saved.output(cx, 0)?;
+    let dx = match act {
+        Activation::Relu => dy.mul(&indicator(&y.detach().gt_scalar(0.0)?, &dy)?)?,
+        Activation::Sigmoid => dy.mul(&y)?.mul(&y.rsub_scalar(1.0)?)?,
+        Activation::Tanh => dy.mul(&y.square()?.rsub_scalar(1.0)?)?,
+        _ => return cx.first_order_only(),
+    };
+    cx.give(0, dx)
+}
 
 impl Tensor {
     /// act(x) element by element.
@@ -19,6 +38,9 @@ impl Tensor {
         Ok(y.record("activation", &[self], || {
             let saved = Saved::new(&saved);
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    return activation_twice(cx, act, &saved);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let (dy, s) = (cx.dy()?, saved.get(cx)?.operand());
                 Ok(dy.device().activation_bwd(act, dy.operand().view()?, act.saved(s.view()?), dx.out()?)?)
@@ -77,6 +99,17 @@ impl Tensor {
         Ok(y.record("prelu", &[&x, &a], || {
             let (x, a) = (Saved::new(&x), Saved::new(&a));
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let at = [(0, x.input(cx, 0)?), (1, a.input(cx, 1)?)];
+                    return compose(cx, &at, |t| {
+                        let mut shape = vec![1; t[0].rank()];
+                        if let (Some(c), true) = (shape.get_mut(1), t[1].numel() > 1) {
+                            *c = t[1].numel();
+                        }
+                        let below = t[0].mul(&t[1].reshape(&shape)?)?;
+                        Ok(vec![t[0].where_(&t[0].detach().gt_scalar(0.0)?, &below)?])
+                    });
+                }
                 let (dx, da) = (cx.target(0)?, cx.target(1)?);
                 let dy = cx.dy()?.contiguous()?;
                 let (x, a, dyo) = (x.get(cx)?.operand(), a.get(cx)?.operand(), dy.operand());
@@ -106,6 +139,14 @@ impl Tensor {
         Ok(y.record("glu", &[&x], || {
             let x = Saved::new(&x);
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let x = x.input(cx, 0)?;
+                    return compose(cx, &[(0, x)], |t| {
+                        let n = t[0].shape()[at] / 2;
+                        let halves = t[0].split(at as isize, &[n, n])?;
+                        Ok(vec![halves[0].mul(&composed(act, &halves[1])?)?])
+                    });
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let (dy, x) = (cx.dy()?.contiguous()?, x.get(cx)?.operand());
                 let halves = GatedInput::Halves { x: x.view()?, axis: at, gate_first: false };
@@ -125,6 +166,10 @@ impl Tensor {
         Ok(y.record("gated", &[&up, &gate], || {
             let (up, gate) = (Saved::new(&up), Saved::new(&gate));
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let at = [(0, up.input(cx, 0)?), (1, gate.input(cx, 1)?)];
+                    return compose(cx, &at, |t| Ok(vec![t[0].mul(&composed(act, &t[1])?)?]));
+                }
                 let (du, dg) = (cx.target(0)?, cx.target(1)?);
                 let dy = cx.dy()?.contiguous()?;
                 let (up, gate, dyo) = (up.get(cx)?.operand(), gate.get(cx)?.operand(), dy.operand());

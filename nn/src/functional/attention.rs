@@ -3,10 +3,11 @@
 use trefoil::GradMut;
 use trefoil::ops::attention::{Attention, AttentionBwd, AttentionIo, AttentionMask};
 
-use crate::core::autograd::{BackwardCtx, Saved, out, record};
+use crate::core::autograd::{BackwardCtx, Saved, compose, out, record};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Operand, Tensor, same_device};
-use crate::functional::operand::{Inputs, operand, save, saved, view, view_mut};
+use crate::functional::derivatives::attention::{Hidden, composed};
+use crate::functional::operand::{Inputs, Placed, operand, save, saved, view, view_mut};
 
 /// softmax(scale Q K^T + bias) V over the visible keys, `torch.nn.functional.scaled_dot_product_attention`, without the matrix of scores in
 /// memory (Dao, 2023). A query that sees no key gives 0 and has no gradients.
@@ -164,7 +165,33 @@ impl ScaledDotProductAttention {
                 key_lengths: save(self.key_lengths.as_ref()),
                 sequences: self.sequences.as_ref().map(|[q, k]| [Saved::new(q), Saved::new(k)]),
             };
+            let packed = packed.map(|(x, _)| Saved::new(x));
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    if options.dropout > 0.0 || mask.sequences.is_some() {
+                        return cx.first_order_only();
+                    }
+                    let bias = (bias_at, mask.bias.as_ref());
+                    let at = match &packed {
+                        Some(x) => Placed::new(cx, &[(0, Some(x)), bias])?,
+                        None => Placed::new(cx, &[(0, Some(&q)), (1, Some(&k)), (2, Some(&v)), bias])?,
+                    };
+                    let [seen, lengths] = [&mask.mask, &mask.key_lengths]
+                        .map(|m| m.as_ref().map(|m| m.constant(cx)).transpose());
+                    let (seen, lengths) = (seen?, lengths?);
+                    let hidden = Hidden { mask: seen.as_ref(), key_lengths: lengths.as_ref() };
+                    return compose(cx, &at.list, |t| {
+                        let bias = at.get(t, bias_at);
+                        let y = match heads {
+                            Some(heads) => {
+                                let parts = t[0].split_heads(3, heads)?;
+                                composed(&options, [&parts[0], &parts[1], &parts[2]], bias, &hidden)?
+                            }
+                            None => composed(&options, [&t[0], &t[1], &t[2]], bias, &hidden)?,
+                        };
+                        Ok(vec![y])
+                    });
+                }
                 let [dq, dk, dv] = grads(cx, heads)?;
                 let db = cx.target(bias_at)?;
                 let dout = rows(&cx.dy()?)?;

@@ -3,11 +3,12 @@
 use trefoil::ops::activation::Activation;
 use trefoil::ops::conv::{CausalConvBwd, CausalConvIo, Conv, ConvBwd, ConvIo, DeformConvBwd, DeformConvIo};
 
-use crate::core::autograd::{BackwardCtx, Saved, grad_enabled, out};
+use crate::core::autograd::{BackwardCtx, Saved, compose, grad_enabled, out};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, same_device, same_dtype};
+use crate::functional::derivatives::conv::Bilinear;
 use crate::functional::gemm::fuses;
-use crate::functional::operand::{Inputs, operand, save, saved, view, view_mut, whole};
+use crate::functional::operand::{Inputs, Placed, operand, save, saved, view, view_mut, whole};
 
 /// Whether an operation is the transposed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,12 +123,30 @@ impl Tensor {
         inputs.extend(bias);
         let (plain, p) = (y.clone(), *p);
         Ok(y.record(op, &inputs, || {
-            let (x, w) = (Saved::new(&x), Saved::new(&w));
+            let (x, w, bias) = (Saved::new(&x), Saved::new(&w), bias.map(Saved::new));
+            let map = Bilinear {
+                op,
+                p: p.act(Activation::Identity),
+                transposed: way == Way::Transposed,
+                shapes: [x.any().shape(), w.any().shape(), plain.shape()].map(<[usize]>::to_vec),
+            };
             let saved = match p.act {
                 Activation::Identity => None,
                 _ => Some(Saved::new(z.as_ref().unwrap_or(&plain))),
             };
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let at = Placed::new(cx, &[(0, Some(&x)), (1, Some(&w)), (2, bias.as_ref())])?;
+                    return compose(cx, &at.list, |t| {
+                        let mut y = map.output(&t[0], &t[1])?;
+                        if let Some(b) = t.get(2) {
+                            let mut shape = vec![1; y.rank()];
+                            shape[1] = b.numel();
+                            y = y.add(&b.reshape(&shape)?)?;
+                        }
+                        Ok(vec![y.activation(p.act)?])
+                    });
+                }
                 let (dx, dw, db) = (cx.target(0)?, cx.target(1)?, cx.target(2)?);
                 let dy = cx.dy()?.contiguous()?;
                 let (x, w) = (x.get(cx)?.operand(), w.get(cx)?.operand());
@@ -217,8 +236,13 @@ impl Tensor {
         let y = self.like(&[n, c.saturating_mul(taps(kernel)), windows])?;
         self.device().im2col(p, kernel, x.operand().view()?, y.operand().grad(false)?)?;
         let (p, kernel) = (*p, kernel.to_vec());
+        let full = spatial.to_vec();
         Ok(y.record("im2col", &[self], || {
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let dx = cx.dy()?.col2im(&full, &kernel, &p)?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?.contiguous()?;
                 Ok(dy.device().col2im(&p, &kernel, dy.operand().view()?, dx.out()?)?)
@@ -244,6 +268,10 @@ impl Tensor {
         let (p, kernel) = (*p, kernel.to_vec());
         Ok(y.record(OP, &[self], || {
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let dx = cx.dy()?.im2col(&kernel, &p)?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?.contiguous()?;
                 Ok(dy.device().im2col(&p, &kernel, dy.operand().view()?, dx.out()?)?)

@@ -1,8 +1,10 @@
 //! Table lookup.
 
+use std::sync::Arc;
+
 use trefoil::ops::embedding::EmbeddingGrad;
 
-use crate::core::autograd::{BackwardCtx, Saved};
+use crate::core::autograd::{BackwardCtx, Saved, linear_map};
 use crate::core::error::Result;
 use crate::core::index_check::{self, Range};
 use crate::core::tensor::{Tensor, same_device};
@@ -24,7 +26,21 @@ impl Tensor {
         let options = *options;
         Ok(y.record("embedding", &[&table], || {
             let ids = Saved::new(&ids);
+            let full = table.shape().to_vec();
             move |cx: &mut BackwardCtx<'_>| {
+                // Scaled by frequency the gradient is not the adjoint of the lookup.
+                if cx.create_graph() && !options.scale_grad_by_freq {
+                    let (full, ids, again) = (full.clone(), ids.get(cx)?.clone(), ids.get(cx)?.clone());
+                    let put = move |dy: &Tensor| {
+                        let (dy, table) = (dy.contiguous()?, dy.like(&full)?);
+                        let [dyo, io, to] = [&dy, &ids, &table].map(Tensor::operand);
+                        dy.device().embedding_bwd(&options, dyo.view()?, io.view()?, to.grad(false)?)?;
+                        Ok(table)
+                    };
+                    let take = move |u: &Tensor| u.embedding(&again, &options);
+                    let dx = linear_map("embedding", &cx.dy()?, Arc::new(put), Arc::new(take))?;
+                    return cx.give(0, dx);
+                }
                 let Some(dtable) = cx.target(0)? else { return Ok(()) };
                 let (dy, ids) = (cx.dy()?.contiguous()?, ids.get(cx)?.operand());
                 Ok(dy.device().embedding_bwd(&options, dy.operand().view()?, ids.view()?, dtable.out()?)?)

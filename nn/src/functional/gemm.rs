@@ -4,7 +4,7 @@ use trefoil::DType;
 use trefoil::ops::activation::Activation;
 use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo, Precision};
 
-use crate::core::autograd::{BackwardCtx, Saved, out, record};
+use crate::core::autograd::{BackwardCtx, Saved, compose, out, record};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Operand, Tensor, same_device, same_dtype};
 use crate::functional::elementwise::arithmetic::broadcast;
@@ -31,6 +31,16 @@ impl Tensor {
         Ok(y.record("matmul", &[self, b], || {
             let (a, b) = (Saved::new(self), Saved::new(b));
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let (dy, a, b) = (cx.dy()?.contiguous()?, a.input(cx, 0)?, b.input(cx, 1)?);
+                    if cx.needs(0) {
+                        cx.give(0, dy.gemm(&b.t()?, p)?)?;
+                    }
+                    if cx.needs(1) {
+                        cx.give(1, a.t()?.gemm(&dy, p)?)?;
+                    }
+                    return Ok(());
+                }
                 let (da, db) = (cx.target(0)?, cx.target(1)?);
                 let (dy, a, b) = (cx.dy()?.contiguous()?, a.get(cx)?.operand(), b.get(cx)?.operand());
                 let dyo = dy.operand();
@@ -128,12 +138,25 @@ impl Tensor {
         inputs.extend(bias);
         let plain = y.clone();
         let y = y.record("linear", &inputs, || {
-            let (x, w) = (Saved::new(&x), Saved::new(weight));
+            let (x, w, bias) = (Saved::new(&x), Saved::new(weight), bias.map(Saved::new));
             let saved = match act {
                 Activation::Identity => None,
                 _ => Some(Saved::new(z.as_ref().unwrap_or(&plain))),
             };
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let mut at = vec![(0, x.input(cx, 0)?), (1, w.input(cx, 1)?)];
+                    if let Some(b) = &bias {
+                        at.push((2, b.input(cx, 2)?));
+                    }
+                    return compose(cx, &at, |t| {
+                        let mut y = t[0].gemm(&t[1].t()?, Gemm::new().precision(precision))?;
+                        if let Some(b) = t.get(2) {
+                            y = y.add(b)?;
+                        }
+                        Ok(vec![y.activation(act)?])
+                    });
+                }
                 let (dx, dw, db) = (cx.target(0)?, cx.target(1)?, cx.target(2)?);
                 let dy = cx.dy()?.contiguous()?;
                 let (x, w) = (x.get(cx)?.operand(), w.get(cx)?.operand());

@@ -3,6 +3,7 @@
 mod activation;
 mod attention;
 mod conv;
+pub(crate) mod derivatives;
 mod distance;
 mod elementwise;
 mod embedding;

@@ -6,10 +6,11 @@ use trefoil::ops::norm::{
     Momentum, RowNorm, RowNormBwd, RowNormFwd, Running,
 };
 
-use crate::core::autograd::{BackwardCtx, Saved, out, record};
+use crate::core::autograd::{BackwardCtx, Saved, compose, out, record};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Operand, Tensor, same_device, same_dtype};
-use crate::functional::operand::{Inputs, operand, save, saved, view, view_mut, whole};
+use crate::functional::derivatives::norm as derivatives;
+use crate::functional::operand::{Inputs, Placed, operand, save, saved, view, view_mut, whole};
 
 /// Running mean and variance per channel, f32 (f64 for f64 data), which a batch updates in place.
 #[derive(Debug, Clone)]
@@ -119,10 +120,23 @@ impl Tensor {
         let plain = y.clone();
         let outputs: Vec<Tensor> = [Some(y), sum.clone()].into_iter().flatten().collect();
         let outputs = record(OP, &inputs.list, outputs, || {
-            let x = Saved::new(sum.as_ref().unwrap_or(&x));
+            let (dense, x) = (x.clone(), Saved::new(sum.as_ref().unwrap_or(&x)));
+            let both = sum.is_some().then(|| (Saved::new(&dense), save(residual.as_ref())));
             let [weight, bias, mean, rstd] = [&weight, &bias, &mean, &rstd].map(|t| save(t.as_ref()));
             let y = from_y.then(|| Saved::new(&plain));
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let (x, r) = both.as_ref().map_or((&x, None), |(x, r)| (x, r.as_ref()));
+                    let at = Placed::new(
+                        cx,
+                        &[(0, Some(x)), (ir, r), (iw, weight.as_ref()), (ib, bias.as_ref())],
+                    )?;
+                    return compose(cx, &at.list, |t| {
+                        let s = at.get(t, ir).map_or_else(|| Ok(t[0].clone()), |r| t[0].add(r))?;
+                        let y = derivatives::row(&p, &s, at.get(t, iw), at.get(t, ib))?;
+                        Ok(vec![y, s])
+                    });
+                }
                 let (dw, db) = (cx.target(iw)?, cx.target(ib)?);
                 let dy = cx.dy()?.contiguous()?;
                 let add = cx.upstream(1).map(Tensor::contiguous).transpose()?;
@@ -233,6 +247,12 @@ impl Tensor {
             let [weight, bias, mean, rstd] = [&weight, &bias, &mean, &rstd].map(|t| save(t.as_ref()));
             let y = p.act.reads_output().then(|| Saved::new(&plain));
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let at = Placed::new(cx, &[(0, Some(&x)), (iw, weight.as_ref()), (ib, bias.as_ref())])?;
+                    return compose(cx, &at.list, |t| {
+                        Ok(vec![derivatives::group(&p, &t[0], at.get(t, iw), at.get(t, ib))?])
+                    });
+                }
                 let (dx, dw, db) = (cx.target(0)?, cx.target(iw)?, cx.target(ib)?);
                 let dy = cx.dy()?.contiguous()?;
                 let (Some(mean), Some(rstd)) = (saved(cx, &mean)?, saved(cx, &rstd)?) else { return Ok(()) };
@@ -319,8 +339,27 @@ impl Tensor {
             let y = from_y.then(|| Saved::new(&plain));
             // Only activations that are undone from the input need what was added to it.
             let needs_residual = p.act != Activation::Identity && !from_y;
+            let added = save(residual.as_ref());
             let residual = residual.as_ref().filter(|_| needs_residual).map(Saved::new);
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let operands =
+                        [(0, Some(&x)), (ir, added.as_ref()), (iw, weight.as_ref()), (ib, bias.as_ref())];
+                    let at = Placed::new(cx, &operands)?;
+                    let given = match (&mean, &rstd) {
+                        (Some(m), Some(r)) if !training => Some([m.constant(cx)?, r.constant(cx)?]),
+                        _ => None,
+                    };
+                    return compose(cx, &at.list, |t| {
+                        let given = match &given {
+                            Some([m, r]) => Some([m.to_dtype(t[0].dtype())?, r.to_dtype(t[0].dtype())?]),
+                            None => None,
+                        };
+                        let given = given.as_ref().map(|g| g.each_ref());
+                        let parts = [ir, iw, ib].map(|i| at.get(t, i));
+                        Ok(vec![derivatives::batch(&p, &t[0], given, parts[0], parts[1], parts[2])?])
+                    });
+                }
                 let (dx, dw, db) = (cx.target(0)?, cx.target(iw)?, cx.target(ib)?);
                 let dr = cx.target(ir)?;
                 let dy = cx.dy()?.contiguous()?;

@@ -36,6 +36,23 @@ pub(crate) fn saved(cx: &BackwardCtx<'_>, s: &Option<Saved>) -> Result<Option<Op
     Ok(s.as_ref().map(|s| s.get(cx)).transpose()?.map(Tensor::operand))
 }
 
+/// Saved operands at their places in the graph, with their places among the operation's inputs; absent ones are left out.
+pub(crate) struct Placed {
+    pub(crate) list: Vec<(usize, Tensor)>,
+}
+
+impl Placed {
+    pub(crate) fn new(cx: &BackwardCtx<'_>, operands: &[(usize, Option<&Saved>)]) -> Result<Self> {
+        let present = operands.iter().filter_map(|&(i, s)| Some((i, s?)));
+        Ok(Placed { list: present.map(|(i, s)| Ok((i, s.input(cx, i)?))).collect::<Result<_>>()? })
+    }
+
+    /// The tensor among `given`, one for each of the list, that stands for input `index`.
+    pub(crate) fn get<'a>(&self, given: &'a [Tensor], index: usize) -> Option<&'a Tensor> {
+        given.get(self.list.iter().position(|(i, _)| *i == index)?)
+    }
+}
+
 /// A list of inputs some of which may be absent, and their places in it; an absent one has a place that no input has.
 #[derive(Default)]
 pub(crate) struct Inputs<'a> {

@@ -1,9 +1,11 @@
 //! Pooling over windows, over as many windows as the output has cells, and over whole planes.
 
+use std::sync::Arc;
+
 use trefoil::DType;
 use trefoil::ops::pool::{Pooling, Window};
 
-use crate::core::autograd::{BackwardCtx, Saved, grad_enabled};
+use crate::core::autograd::{BackwardCtx, Saved, grad_enabled, linear_map};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;
 
@@ -84,7 +86,16 @@ impl Tensor {
         let Some(index) = index else { return Ok((y, None)) };
         let y = y.record("max_pool", &[self], || {
             let index = Saved::new(&index);
+            let full = x.shape().to_vec();
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let (n, c, size) = (full[0], full[1], index.any().shape().to_vec());
+                    let flat = [n, c, size[2..].iter().product()];
+                    let places = index.get(cx)?.reshape(&flat)?;
+                    let dy = cx.dy()?.reshape(&flat)?;
+                    let planes = Tensor::zeros(dy.device(), dy.dtype(), &[n, c, full[2..].iter().product()])?;
+                    return cx.give(0, planes.scatter_add(2, &places, &dy)?.reshape(&full)?);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let (dy, index) = (cx.dy()?.contiguous()?, index.get(cx)?.operand());
                 Ok(dy.device().max_pool_bwd(windows, dy.operand().view()?, index.view()?, dx.out()?)?)
@@ -110,7 +121,18 @@ impl Tensor {
         let y = self.like(shape)?;
         self.device().avg_pool(windows, x.operand().view()?, y.operand().view_mut()?)?;
         Ok(y.record("avg_pool", &[self], || {
+            let (full, size) = (self.shape().to_vec(), shape.to_vec());
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let (dy, full, size) = (cx.dy()?, full.clone(), size.clone());
+                    let put = move |dy: &Tensor| {
+                        let (dy, dx) = (dy.contiguous()?, dy.like(&full)?);
+                        dy.device().avg_pool_bwd(windows, dy.operand().view()?, dx.operand().grad(false)?)?;
+                        Ok(dx)
+                    };
+                    let take = move |u: &Tensor| u.mean_over(windows, &size);
+                    return cx.give(0, linear_map("avg_pool", &dy, Arc::new(put), Arc::new(take))?);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?.contiguous()?;
                 Ok(dy.device().avg_pool_bwd(windows, dy.operand().view()?, dx.out()?)?)

@@ -1,9 +1,11 @@
 //! Random tensors and dropout, from counters: the same (seed, stream, offset) gives the same numbers on every backend.
 
+use std::sync::Arc;
+
 use trefoil::DType;
 use trefoil::ops::random::{BiasDropout, Distribution, DropoutMask, Rng, Weights};
 
-use crate::core::autograd::{BackwardCtx, out};
+use crate::core::autograd::{BackwardCtx, Map, linear_map, out};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Device, Tensor, same_device};
 use crate::functional::operand::{Inputs, operand, view, whole};
@@ -21,6 +23,17 @@ fn fans(op: &'static str, shape: &[usize]) -> Result<(f64, f64)> {
         return Err(invalid(op, "shape", "sizes of at least 1", format!("{shape:?}")));
     }
     Ok((fan_in, fan_out))
+}
+
+/// x with the mask of a dropout, which is its own adjoint; can be differentiated.
+fn dropped(x: &Tensor, p: f64, rng: Rng<'static>) -> Result<Tensor> {
+    let mask: Map = Arc::new(move |x: &Tensor| {
+        let (x, y) = (x.contiguous()?, x.like(x.shape())?);
+        let (xo, yo) = (x.operand(), y.operand());
+        x.device().dropout_bwd(p, DropoutMask::Regenerate(rng), xo.view()?, yo.grad(false)?)?;
+        Ok(y)
+    });
+    linear_map("dropout", x, mask.clone(), mask)
 }
 
 impl Tensor {
@@ -134,6 +147,10 @@ impl Tensor {
         self.device().dropout(p, rng, x.operand().view()?, y.operand().view_mut()?, None)?;
         Ok(y.record("dropout", &[self], || {
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let dx = dropped(&cx.dy()?, p, rng)?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?.contiguous()?;
                 let mask = DropoutMask::Regenerate(rng);
@@ -167,6 +184,14 @@ impl Tensor {
         let ir = inputs.push(residual.as_ref());
         Ok(y.record(OP, &inputs.list, || {
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let dy = cx.dy()?;
+                    let dx = dropped(&dy, p, rng)?;
+                    cx.give(ir, dy)?;
+                    let db = dx.sum_to_shape(&dx.shape()[dx.rank() - 1..])?;
+                    cx.give(0, dx)?;
+                    return cx.give(1, db);
+                }
                 let (dx, db) = (cx.target(0)?, cx.target(1)?);
                 let dy = cx.dy()?.contiguous()?;
                 let mask = DropoutMask::Regenerate(rng);

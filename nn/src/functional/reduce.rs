@@ -3,9 +3,10 @@
 use trefoil::DType;
 use trefoil::ops::reduce::{ArgReduce, Reduce};
 
-use crate::core::autograd::{BackwardCtx, Saved, out};
+use crate::core::autograd::{BackwardCtx, Saved, compose, out};
 use crate::core::error::Result;
 use crate::core::tensor::{Tensor, axes, axis, same_device};
+use crate::functional::derivatives::reduce as derivatives;
 
 /// Shape after reducing `axes`, each kept as 1.
 fn kept(shape: &[usize], axes: &[usize]) -> Vec<usize> {
@@ -14,6 +15,25 @@ fn kept(shape: &[usize], axes: &[usize]) -> Vec<usize> {
 
 fn removed(shape: &[usize], axes: &[usize]) -> Vec<usize> {
     shape.iter().enumerate().filter(|(i, _)| !axes.contains(i)).map(|(_, &n)| n).collect()
+}
+
+/// The gradient of a reduction in a pass that creates a graph. `saved`: its input and output, where it is not linear.
+fn reduce_twice(
+    cx: &mut BackwardCtx<'_>,
+    op: Reduce,
+    over: &[usize],
+    shape: &[usize],
+    saved: &Option<(Saved, Saved)>,
+) -> Result<()> {
+    let with_axes = |t: Tensor| t.reshape(&kept(shape, over));
+    let dy = with_axes(cx.dy()?)?;
+    let (x, y) = match saved {
+        Some((x, y)) => (x.input(cx, 0)?, with_axes(y.output(cx, 0)?)?),
+        // A linear one reads the shape alone.
+        None => (dy.detach().expand(shape)?, dy.detach()),
+    };
+    let dx = derivatives::reduce(op, over, &dy, &x, &y)?;
+    cx.give_form(0, dx)
 }
 
 impl Tensor {
@@ -29,7 +49,11 @@ impl Tensor {
         Ok(y.record("reduce", &[self], || {
             let linear = matches!(op, Reduce::Sum | Reduce::Mean);
             let saved = (!linear).then(|| (Saved::new(self), Saved::new(&plain)));
+            let full = self.shape().to_vec();
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    return reduce_twice(cx, op, &over, &full, &saved);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?;
                 let saved = match &saved {
@@ -144,6 +168,13 @@ impl Tensor {
         Ok(y.record("l2_normalize", &[self], || {
             let x = Saved::new(&x);
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let x = x.input(cx, 0)?;
+                    return compose(cx, &[(0, x)], |t| {
+                        let r = t[0].norm_axes(2.0, &[at as isize], true)?.clamp(Some(eps), None)?;
+                        Ok(vec![t[0].div(&r)?])
+                    });
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let (dy, x) = (cx.dy()?.contiguous()?, x.get(cx)?.operand());
                 Ok(dy.device().l2_normalize_bwd(at, eps, dy.operand().view()?, x.view()?, dx.out()?)?)
@@ -197,7 +228,14 @@ impl Tensor {
         let saved = index.clone();
         let value = value.record("arg_reduce", &[self], || {
             let index = Saved::new(&saved);
+            let full = self.shape().to_vec();
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let places = index.get(cx)?.unsqueeze(at as isize)?;
+                    let zeros = Tensor::zeros(places.device(), cx.dy()?.dtype(), &full)?;
+                    let dx = zeros.scatter(at as isize, &places, &cx.dy()?.unsqueeze(at as isize)?)?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let (dy, index) = (cx.dy()?.contiguous()?, index.get(cx)?);
                 Ok(dy.device().arg_reduce_bwd(
@@ -237,6 +275,10 @@ impl Tensor {
         Ok(y.record("dot", &[self, b], || {
             let (a, b) = (Saved::new(self), Saved::new(b));
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let at = [(0, a.input(cx, 0)?), (1, b.input(cx, 1)?)];
+                    return compose(cx, &at, |t| Ok(vec![t[0].mul(&t[1])?.sum_axes(&[-1], false)?]));
+                }
                 let (da, db) = (cx.target(0)?, cx.target(1)?);
                 let (dy, a, b) = (cx.dy()?, a.get(cx)?.operand(), b.get(cx)?.operand());
                 Ok(dy.device().dot_bwd(dy.operand().view()?, a.view()?, b.view()?, out(&da)?, out(&db)?)?)

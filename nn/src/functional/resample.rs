@@ -1,9 +1,11 @@
 //! Interpolation, sampling and the exchange of channels for resolution.
 
+use std::sync::Arc;
+
 use trefoil::DType;
 use trefoil::ops::resample::{GridSample, GridSampleBwd, Interpolate, InterpolateMode};
 
-use crate::core::autograd::{BackwardCtx, Saved, out};
+use crate::core::autograd::{BackwardCtx, Saved, linear_map, out};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, same_device};
 use crate::functional::index::select::front;
@@ -23,8 +25,20 @@ impl Tensor {
         let x = self.contiguous()?;
         let y = self.like(&shape)?;
         self.device().interpolate(p, x.operand().view()?, y.operand().view_mut()?)?;
+        let (full, size) = (self.shape().to_vec(), size.to_vec());
         Ok(y.record("interpolate", &[self], || {
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let (full, size) = (full.clone(), size.clone());
+                    let put = move |dy: &Tensor| {
+                        let (dy, dx) = (dy.contiguous()?, dy.like(&full)?);
+                        dy.device().interpolate_bwd(p, dy.operand().view()?, dx.operand().grad(false)?)?;
+                        Ok(dx)
+                    };
+                    let take = move |u: &Tensor| u.interpolate(&size, p);
+                    let dx = linear_map("interpolate", &cx.dy()?, Arc::new(put), Arc::new(take))?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?.contiguous()?;
                 Ok(dy.device().interpolate_bwd(p, dy.operand().view()?, dx.out()?)?)

@@ -1,13 +1,35 @@
 //! Movement: views where a layout can express it, kernels elsewhere.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use trefoil::ops::shape::{PadMode, Triangle};
 use trefoil::{DType, Layout, LayoutError};
 
-use crate::core::autograd::BackwardCtx;
-use crate::core::error::{Result, invalid};
+use crate::core::autograd::{BackwardCtx, linear_map};
+use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::{Device, Tensor, axes, axis, contiguous, same_device};
+
+/// The layout of a part from that of the whole.
+type PartMap = dyn Fn(&Layout) -> std::result::Result<Layout, LayoutError> + Send + Sync;
+
+/// Zeros of a shape with `dy` in the place of the part, which can be differentiated.
+fn part_adjoint(op: &'static str, dy: &Tensor, full: &[usize], map: &Arc<PartMap>) -> Result<Tensor> {
+    let (full, map) = (full.to_vec(), map.clone());
+    let of = move |t: &Tensor| {
+        let layout = map(t.layout()).map_err(|why| {
+            invalid(op, "dx", "a layout like the forward's", format!("{:?}: {why}", t.layout()))
+        })?;
+        Ok::<_, NnError>(t.relayout(layout))
+    };
+    let take = of.clone();
+    let put = move |dy: &Tensor| {
+        let whole = Tensor::zeros(dy.device(), dy.dtype(), &full)?;
+        of(&whole)?.assign(dy)?;
+        Ok(whole)
+    };
+    linear_map(op, dy, Arc::new(put), Arc::new(move |u: &Tensor| take(&u.contiguous()?)?.copy()))
+}
 
 impl Tensor {
     /// The identity matrix `[n, n]`.
@@ -27,10 +49,16 @@ impl Tensor {
         what: String,
         map: impl Fn(&Layout) -> std::result::Result<Layout, LayoutError> + Send + Sync + 'static,
     ) -> Result<Tensor> {
+        let map: Arc<PartMap> = Arc::new(map);
         let layout = map(self.layout())
             .map_err(|why| invalid(op, "self", what, format!("shape {:?}: {why}", self.shape())))?;
         Ok(self.relayout(layout).record(op, &[self], || {
+            let full = self.shape().to_vec();
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let dx = part_adjoint(op, &cx.dy()?, &full, &map)?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 dx.prepare()?;
                 let layout = map(dx.tensor().layout()).map_err(|why| {
@@ -195,7 +223,10 @@ impl Tensor {
         Ok(y.record("slice_scatter", &[self, src], || {
             move |cx: &mut BackwardCtx<'_>| {
                 let dy = cx.dy()?;
-                if cx.needs(0) {
+                if cx.needs(0) && cx.create_graph() {
+                    let part = dy.slice(along, start, end, step)?;
+                    cx.give(0, dy.slice_scatter(&part.detach().zeros_like()?, along, start, end, step)?)?;
+                } else if cx.needs(0) {
                     let dx = dy.copy()?;
                     dx.slice(along, start, end, step)?.fill(0.0)?;
                     cx.give(0, dx)?;
@@ -272,7 +303,12 @@ impl Tensor {
             invalid("expand", "shape", expected, format!("{shape:?}: {why}"))
         })?;
         Ok(self.relayout(layout).record("expand", &[self], || {
-            |cx: &mut BackwardCtx<'_>| {
+            let back = self.shape().to_vec();
+            move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let dx = cx.dy()?.sum_to_shape(&back)?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?;
                 Ok(dy.device().sum_to_shape(dy.operand().view()?, dx.out()?)?)
@@ -326,7 +362,20 @@ impl Tensor {
             invalid("unfold", "size", expected, format!("size {size}, step {step}: {why}"))
         })?;
         Ok(self.relayout(layout).record("unfold", &[self], || {
+            let full = self.shape().to_vec();
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let (dy, full) = (cx.dy()?, full.clone());
+                    let put = move |dy: &Tensor| {
+                        let (dy, dx) = (dy.contiguous()?, dy.like(&full)?);
+                        let (dyo, dxo) = (dy.operand(), dx.operand());
+                        dy.device().unfold_bwd(at, size, step, dyo.view()?, dxo.grad(false)?)?;
+                        Ok(dx)
+                    };
+                    let take = move |u: &Tensor| u.unfold(at as isize, size, step)?.copy();
+                    let dx = linear_map("unfold", &dy, Arc::new(put), Arc::new(take))?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?.contiguous()?;
                 Ok(dy.device().unfold_bwd(at, size, step, dy.operand().view()?, dx.out()?)?)
@@ -389,7 +438,21 @@ impl Tensor {
         self.device().pad(mode, pads, x.operand().view()?, y.operand().view_mut()?)?;
         let pads = pads.to_vec();
         Ok(y.record("pad", &[self], || {
+            let full = self.shape().to_vec();
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let (dy, full, p, q) = (cx.dy()?, full.clone(), pads.clone(), pads.clone());
+                    let put = move |dy: &Tensor| {
+                        let (dy, dx) = (dy.contiguous()?, dy.like(&full)?);
+                        dy.device().pad_bwd(mode, &p, dy.operand().view()?, dx.operand().grad(false)?)?;
+                        Ok(dx)
+                    };
+                    // A constant is added to what is linear.
+                    let linear = if let PadMode::Constant(_) = mode { PadMode::Constant(0.0) } else { mode };
+                    let dx =
+                        linear_map("pad", &dy, Arc::new(put), Arc::new(move |u: &Tensor| u.pad(linear, &q)))?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?.contiguous()?;
                 Ok(dy.device().pad_bwd(mode, &pads, dy.operand().view()?, dx.out()?)?)
@@ -404,6 +467,10 @@ impl Tensor {
         self.device().flip(&over, self.operand().view()?, y.operand().grad(false)?)?;
         Ok(y.record("flip", &[self], || {
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let dx = cx.dy()?.flip(&over.iter().map(|&i| i as isize).collect::<Vec<_>>())?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?;
                 Ok(dy.device().flip(&over, dy.operand().view()?, dx.out()?)?)
@@ -419,6 +486,10 @@ impl Tensor {
         let back: Vec<isize> = shifts.iter().map(|s| -s).collect();
         Ok(y.record("roll", &[self], || {
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let dx = cx.dy()?.roll(&back, &over.iter().map(|&i| i as isize).collect::<Vec<_>>())?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?;
                 Ok(dy.device().roll(&back, &over, dy.operand().view()?, dx.out()?)?)
@@ -441,6 +512,10 @@ impl Tensor {
         self.device().triangle(side, k, self.operand().view()?, y.operand().grad(false)?)?;
         Ok(y.record("triangle", &[self], || {
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let dx = cx.dy()?.triangle(side, k)?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?;
                 Ok(dy.device().triangle(side, k, dy.operand().view()?, dx.out()?)?)
@@ -462,6 +537,13 @@ impl Tensor {
         self.device().repeat_interleave(at, repeats, None, x.operand().view()?, y.operand().view_mut()?)?;
         Ok(y.record("repeat_interleave", &[self], || {
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let dy = cx.dy()?;
+                    let mut shape = dy.shape().to_vec();
+                    shape[at] = shape[at].checked_div(repeats).unwrap_or(0);
+                    shape.insert(at + 1, repeats);
+                    return cx.give(0, dy.reshape(&shape)?.sum_axes(&[at as isize + 1], false)?);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?.contiguous()?;
                 Ok(dy.device().repeat_interleave_bwd(at, repeats, None, dy.operand().view()?, dx.out()?)?)

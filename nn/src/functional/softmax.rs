@@ -9,6 +9,11 @@ use crate::core::autograd::{BackwardCtx, Saved, no_grad};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, axis, same_device};
 
+/// y (dy - sum(dy y)), the gradient of softmax.
+fn softmax_gradient(dy: &Tensor, y: &Tensor, along: isize) -> Result<Tensor> {
+    y.mul(&dy.sub(&dy.mul(y)?.sum_axes(&[along], true)?)?)
+}
+
 /// Distances to the largest element of each slice, in the accumulator's dtype and outside of the graph.
 fn centred(x: &Tensor, at: isize) -> Result<Tensor> {
     let x = x.detach().to_dtype(x.dtype().accumulator())?;
@@ -53,6 +58,11 @@ impl Tensor {
         Ok(y.record("masked_softmax", &[self], || {
             let y = Saved::new(&plain);
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let y = y.output(cx, 0)?;
+                    let dx = softmax_gradient(&cx.dy()?, &y, -1)?.mul_scalar(scale)?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let (dy, y) = (cx.dy()?.contiguous()?, y.get(cx)?.operand());
                 Ok(dy.device().masked_softmax_bwd(scale, dy.operand().view()?, y.view()?, dx.out()?)?)
@@ -69,6 +79,15 @@ impl Tensor {
         Ok(y.record("softmax", &[self], || {
             let y = Saved::new(&plain);
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let (dy, y, along) = (cx.dy()?, y.output(cx, 0)?, at as isize);
+                    let dx = match kind {
+                        Softmax::Softmax => softmax_gradient(&dy, &y, along)?,
+                        Softmax::LogSoftmax => dy.sub(&y.exp()?.mul(&dy.sum_axes(&[along], true)?)?)?,
+                        _ => return cx.first_order_only(),
+                    };
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let (dy, y) = (cx.dy()?.contiguous()?, y.get(cx)?);
                 Ok(dy.device().softmax_bwd(kind, at, dy.operand().view()?, y.operand().view()?, dx.out()?)?)

@@ -24,7 +24,14 @@ impl Tensor {
     fn ordered(self, x: &Tensor, at: usize, index: &Tensor) -> Tensor {
         self.record("sort", &[x], || {
             let index = Saved::new(index);
+            let full = x.shape().to_vec();
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let dy = cx.dy()?;
+                    let zeros = Tensor::zeros(dy.device(), dy.dtype(), &full)?;
+                    let dx = zeros.scatter(at as isize, index.get(cx)?, &dy)?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let (dy, index) = (cx.dy()?.contiguous()?, index.get(cx)?.operand());
                 Ok(dy.device().sort_bwd(at, dy.operand().view()?, index.view()?, dx.out()?)?)
@@ -84,6 +91,10 @@ impl Tensor {
         self.device().cumsum(p, at, x.operand().view()?, y.operand().grad(false)?)?;
         Ok(y.record("cumsum", &[self], || {
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let dx = cx.dy()?.cumsum_with(p.backward(), at as isize)?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?.contiguous()?;
                 Ok(dy.device().cumsum(p.backward(), at, dy.operand().view()?, dx.out()?)?)

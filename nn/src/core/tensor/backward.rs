@@ -1,7 +1,8 @@
 //! What the backward of an operation works with: saved tensors, upstream gradients, and targets for the gradients of its inputs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::sync::Arc;
 
 use trefoil::GradMut;
 use trefoil::ops::elementwise::Binary;
@@ -22,8 +23,31 @@ impl Saved {
         Saved { tensor: t.detach(), version: t.version() }
     }
 
-    /// The tensor, or [`NnError::SavedModified`].
+    /// The tensor, or [`NnError::SavedModified`]. It is cut from the graph, so a pass that [creates one](BackwardCtx::create_graph) would
+    /// miss what depends on it: floats are [`NnError::NotTwiceDifferentiable`] there.
     pub(crate) fn get(&self, cx: &BackwardCtx<'_>) -> Result<&Tensor> {
+        if self.tensor.dtype().is_float() {
+            cx.first_order_only()?;
+        }
+        self.unmodified(cx)
+    }
+
+    /// The tensor as a constant, also in a pass that creates a graph.
+    pub(crate) fn constant(&self, cx: &BackwardCtx<'_>) -> Result<Tensor> {
+        self.unmodified(cx).cloned()
+    }
+
+    /// The tensor, which is input `index` of the operation (or equals it), at its place in the graph.
+    pub(crate) fn input(&self, cx: &BackwardCtx<'_>, index: usize) -> Result<Tensor> {
+        Ok(self.unmodified(cx)?.with_edge(cx.node.inputs.get(index).cloned().flatten()))
+    }
+
+    /// The tensor, which is output `index` of the operation, at its place in the graph.
+    pub(crate) fn output(&self, cx: &BackwardCtx<'_>, index: usize) -> Result<Tensor> {
+        Ok(self.unmodified(cx)?.with_edge(Some(Edge { node: cx.node.clone(), index })))
+    }
+
+    fn unmodified(&self, cx: &BackwardCtx<'_>) -> Result<&Tensor> {
         let found = self.tensor.version();
         if found != self.version {
             return Err(NnError::SavedModified { op: cx.node.op, expected: self.version, found });
@@ -80,23 +104,55 @@ struct Claim {
     grad: Tensor,
 }
 
+/// What a backward pass collects, and how.
+#[derive(Default)]
+pub(crate) struct Collected {
+    /// Gradients by node: of operations whose turn has yet to come, and of leaves that do not collect their own.
+    pub(crate) pending: HashMap<u64, Vec<Option<Slot>>>,
+    /// The nodes that lead to those whose gradients are asked for. Without it all take part, and leaves collect their own gradients.
+    pub(crate) useful: Option<HashSet<u64>>,
+    /// Whether the gradients themselves are recorded.
+    pub(crate) create_graph: bool,
+}
+
+impl Collected {
+    fn takes(&self, e: &Edge) -> bool {
+        self.useful.as_ref().is_none_or(|ids| ids.contains(&e.node.id))
+    }
+}
+
 /// What an operation's backward sees: upstream gradients, and targets for the gradients of its inputs.
 pub struct BackwardCtx<'a> {
-    node: &'a Node,
+    node: &'a Arc<Node>,
     upstream: Vec<Option<Tensor>>,
-    pending: &'a mut HashMap<u64, Vec<Option<Slot>>>,
+    into: &'a mut Collected,
     claims: Vec<Claim>,
     targets: Vec<(u64, usize)>,
 }
 
 impl<'a> BackwardCtx<'a> {
-    /// The context of a node whose outputs have the gradients `upstream`. Those of operations further back are collected in `pending`, by node.
-    pub(crate) fn new(
-        node: &'a Node,
-        upstream: Vec<Option<Tensor>>,
-        pending: &'a mut HashMap<u64, Vec<Option<Slot>>>,
-    ) -> Self {
-        BackwardCtx { node, upstream, pending, claims: vec![], targets: vec![] }
+    /// The context of a node whose outputs have the gradients `upstream`. Those of its inputs go to `into`.
+    pub(crate) fn new(node: &'a Arc<Node>, upstream: Vec<Option<Tensor>>, into: &'a mut Collected) -> Self {
+        BackwardCtx { node, upstream, into, claims: vec![], targets: vec![] }
+    }
+
+    /// Whether the gradients are to be differentiated again. They must then be made of operations on tensors and go through
+    /// [`give`](BackwardCtx::give): [`target`](BackwardCtx::target) is an error.
+    pub fn create_graph(&self) -> bool {
+        self.into.create_graph
+    }
+
+    /// Whether leaves collect nothing and gradients are returned: a backward within this one must return its own too.
+    pub(crate) fn returns_gradients(&self) -> bool {
+        self.into.useful.is_some()
+    }
+
+    /// Error in a pass that creates a graph, for gradients that cannot be differentiated.
+    pub(crate) fn first_order_only(&self) -> Result<()> {
+        match self.into.create_graph {
+            true => Err(NnError::NotTwiceDifferentiable { op: self.node.op }),
+            false => Ok(()),
+        }
     }
 
     /// Gradient of output `index`; `None` if nothing used that output.
@@ -122,14 +178,15 @@ impl<'a> BackwardCtx<'a> {
 
     /// Whether input `index` requires a gradient.
     pub fn needs(&self, index: usize) -> bool {
-        self.node.inputs.get(index).is_some_and(Option::is_some)
+        self.edge(index).is_some()
     }
 
     /// Hands the upstream gradient on as that of input `index`, where that costs nothing: not for leaves, which keep memory of their own,
     /// nor for another shape. Returns whether it did (or nothing is wanted).
     pub(crate) fn pass(&mut self, index: usize, dy: &Tensor) -> Result<bool> {
         let Some(e) = self.edge(index) else { return Ok(true) };
-        if e.node.is_leaf() || e.node.outputs[e.index].shape() != dy.shape() {
+        let apart = e.node.is_leaf() && !self.create_graph();
+        if apart || e.node.outputs[e.index].shape() != dy.shape() {
             return Ok(false);
         }
         self.give(index, dy.clone())?;
@@ -137,21 +194,23 @@ impl<'a> BackwardCtx<'a> {
     }
 
     fn edge(&self, index: usize) -> Option<Edge> {
-        self.node.inputs.get(index).cloned().flatten()
+        self.node.inputs.get(index).cloned().flatten().filter(|e| self.into.takes(e))
     }
 
     fn with_slot<T>(&mut self, e: &Edge, f: impl FnOnce(&mut Option<Slot>) -> T) -> T {
-        if e.node.is_leaf() {
+        if e.node.is_leaf() && self.into.useful.is_none() {
             return f(lock(&e.node.kept).slot(e.index));
         }
-        let slots = self.pending.entry(e.node.id).or_insert_with(|| vec![None; e.node.outputs.len()]);
+        let slots = self.into.pending.entry(e.node.id).or_insert_with(|| vec![None; e.node.outputs.len()]);
         f(&mut slots[e.index])
     }
 
     /// Memory for the gradient of input `index`, or `None` if it does not require one. Every element must be written (see
-    /// [`GradTarget::accumulate`]).
+    /// [`GradTarget::accumulate`]). Errors: [`NnError::NotTwiceDifferentiable`] in a pass that [creates a
+    /// graph](BackwardCtx::create_graph), which does not see what is written into memory.
     pub fn target(&mut self, index: usize) -> Result<Option<GradTarget>> {
         let Some(e) = self.edge(index) else { return Ok(None) };
+        self.first_order_only()?;
         // The same tensor as two inputs: operands of one call must not overlap, so the second gets memory of its own.
         let repeated = self.targets.contains(&(e.node.id, e.index));
         self.targets.push((e.node.id, e.index));
@@ -186,7 +245,32 @@ impl<'a> BackwardCtx<'a> {
             let (expected, got) = (m.shape().to_vec(), grad.shape().to_vec());
             return Err(NnError::GradShape { op: self.node.op, index, expected, got });
         }
-        self.add(&e, grad.detach(), false)
+        if !self.create_graph() {
+            return self.add(&e, grad.detach(), false);
+        }
+        if !grad.requires_grad() && self.upstream.iter().flatten().any(Tensor::requires_grad) {
+            self.first_order_only()?;
+        }
+        self.sum(&e, grad)
+    }
+
+    /// [`give`](BackwardCtx::give) in a pass that creates a graph; nothing stands for a gradient without a differentiable form.
+    pub(crate) fn give_form(&mut self, index: usize, grad: Option<Tensor>) -> Result<()> {
+        match grad {
+            Some(g) => self.give(index, g),
+            None => self.first_order_only(),
+        }
+    }
+
+    /// As [`add`](BackwardCtx::add) where the sums are recorded.
+    fn sum(&mut self, e: &Edge, grad: Tensor) -> Result<()> {
+        let before = self.with_slot(e, |slot| slot.take());
+        let grad = match before {
+            Some(s) => s.grad.add(&grad)?,
+            None => grad,
+        };
+        self.with_slot(e, |slot| *slot = Some(Slot { grad, owned: false, cleared: None }));
+        Ok(())
     }
 
     fn add(&mut self, e: &Edge, grad: Tensor, owned: bool) -> Result<()> {

@@ -20,7 +20,7 @@ use self::storage::Place;
 pub(crate) use self::storage::Storage;
 
 pub use self::backward::{BackwardCtx, GradTarget};
-pub(crate) use self::backward::{Saved, out};
+pub(crate) use self::backward::{Collected, Saved, out};
 pub(crate) use self::graph::{Edge, Meta, Node, Role, Slot, lock};
 
 /// A device handle: a device plus one in-order stream. Tensors work together if they live on clones of one handle; another handle of the

@@ -6,6 +6,7 @@ use trefoil::{DType, Dims, broadcast_shapes};
 use crate::core::autograd::{BackwardCtx, Saved, out};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Device, Tensor, same_device, same_handle};
+use crate::functional::derivatives::elementwise as derivatives;
 
 pub(crate) fn broadcast(op: &'static str, a: &[usize], b: &[usize]) -> Result<Dims> {
     broadcast_shapes(a, b).map_err(|at| {
@@ -16,6 +17,23 @@ pub(crate) fn broadcast(op: &'static str, a: &[usize], b: &[usize]) -> Result<Di
             format!("{b:?} (axis {at} from the right)"),
         )
     })
+}
+
+/// In a pass that creates a graph: gives the gradients of operands, summed to their shapes. Without them the operation is first order only.
+fn give_all<const N: usize>(
+    cx: &mut BackwardCtx<'_>,
+    grads: Option<[Option<Tensor>; N]>,
+    of: &[&Tensor; N],
+) -> Result<()> {
+    let Some(grads) = grads else { return cx.first_order_only() };
+    for (i, (g, x)) in grads.into_iter().zip(of).enumerate() {
+        match g {
+            Some(g) if cx.needs(i) => cx.give(i, g.sum_to_shape(x.shape())?)?,
+            None if cx.needs(i) => cx.first_order_only()?,
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 impl Tensor {
@@ -31,6 +49,10 @@ impl Tensor {
         Ok(y.record("unary", &[self], || {
             let x = Saved::new(self);
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let dx = derivatives::unary(op, &cx.dy()?, &x.input(cx, 0)?)?;
+                    return cx.give_form(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let (dy, x) = (cx.dy()?.operand(), x.get(cx)?);
                 Ok(x.device().unary_bwd(op, dy.view()?, x.operand().view()?, dx.out()?)?)
@@ -56,6 +78,13 @@ impl Tensor {
             );
             move |cx: &mut BackwardCtx<'_>| {
                 let dy = cx.dy()?;
+                if cx.create_graph() {
+                    // Sums read shapes alone.
+                    let at = |s: &Saved, i: usize| if linear { Ok(s.any().clone()) } else { s.input(cx, i) };
+                    let x = [at(&a, 0)?, at(&b, 1)?];
+                    let grads = derivatives::binary(op, &dy, &x[0], &x[1])?;
+                    return give_all(cx, grads.map(|g| g.map(Some)), &x.each_ref());
+                }
                 let [copies_a, copies_b] = match op {
                     Binary::Add { alpha: 1.0 } => [true, true],
                     Binary::Add { .. } | Binary::Sub => [true, false],
@@ -92,6 +121,11 @@ impl Tensor {
         Ok(y.record("ternary", &[self, b, c], || {
             let (a, b, c) = (Saved::new(self), Saved::new(b), Saved::new(c));
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let x = [a.input(cx, 0)?, b.input(cx, 1)?, c.input(cx, 2)?];
+                    let grads = derivatives::ternary(op, &cx.dy()?, x.each_ref())?;
+                    return give_all(cx, Some(grads), &x.each_ref());
+                }
                 let (da, db, dc) = (cx.target(0)?, cx.target(1)?, cx.target(2)?);
                 let dy = cx.dy()?;
                 let (a, b, c) = (a.get(cx)?.operand(), b.get(cx)?.operand(), c.get(cx)?.operand());

@@ -3,7 +3,7 @@
 use trefoil::DType;
 use trefoil::ops::elementwise::{Binary, Unary};
 
-use crate::core::autograd::{BackwardCtx, Saved, no_grad};
+use crate::core::autograd::{BackwardCtx, Saved, compose, no_grad};
 use crate::core::error::Result;
 use crate::core::tensor::Tensor;
 
@@ -74,6 +74,10 @@ impl Tensor {
         Ok(y.record("radial", &[self], || {
             let (u, y) = (Saved::new(&u), Saved::new(&plain));
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let u = u.input(cx, 0)?;
+                    return compose(cx, &[(0, u)], |t| Ok(vec![f.value(&t[0])?]));
+                }
                 let dx = f.slope(u.get(cx)?, y.get(cx)?)?.mul(&cx.dy()?)?;
                 cx.give(0, dx)
             }

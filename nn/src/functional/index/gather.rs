@@ -1,12 +1,27 @@
 //! Gather and scatter along an axis. Indices are i32 or i64. What is out of range reads 0, writes nothing, and is reported by the next call
 //! that waits for the device.
 
+use std::sync::Arc;
+
 use trefoil::DType;
 use trefoil::ops::index::{ScatterReduce, ScatterReduceBwd};
 
-use crate::core::autograd::{BackwardCtx, Saved, out};
+use crate::core::autograd::{BackwardCtx, Saved, linear_map, out};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, axis, same_device};
+
+/// The elements of `dy` that a scatter wrote, 0 for sources that later ones replaced, which can be differentiated.
+fn scatter_adjoint(at: usize, dy: &Tensor, index: &Tensor) -> Result<Tensor> {
+    let (full, ix, back) = (dy.shape().to_vec(), index.clone(), index.clone());
+    let take = move |dy: &Tensor| {
+        let (dy, ds) = (dy.contiguous()?, dy.like(ix.shape())?);
+        let [dyo, io, so] = [&dy, &ix, &ds].map(Tensor::operand);
+        dy.device().scatter_bwd(at, dyo.view()?, io.view()?, None, Some(so.grad(false)?))?;
+        Ok(ds)
+    };
+    let put = move |u: &Tensor| Tensor::zeros(u.device(), u.dtype(), &full)?.scatter(at as isize, &back, u);
+    linear_map("scatter", dy, Arc::new(take), Arc::new(put))
+}
 
 impl Tensor {
     /// Rows `index` (a vector) of an axis.
@@ -28,7 +43,14 @@ impl Tensor {
         )?;
         Ok(y.record("index_select", &[self], || {
             let index = Saved::new(&ix);
+            let full = self.shape().to_vec();
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let (dy, index) = (cx.dy()?, index.get(cx)?);
+                    let zeros = Tensor::zeros(dy.device(), dy.dtype(), &full)?;
+                    let dx = zeros.index_add(at as isize, index, &dy)?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 dx.prepare()?;
                 let (dy, ix) = (cx.dy()?.contiguous()?, index.get(cx)?.operand());
@@ -48,7 +70,14 @@ impl Tensor {
         self.device().gather(at, x.operand().view()?, ix.operand().view()?, y.operand().grad(false)?)?;
         Ok(y.record("gather", &[self], || {
             let index = Saved::new(&ix);
+            let full = self.shape().to_vec();
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let (dy, index) = (cx.dy()?, index.get(cx)?);
+                    let zeros = Tensor::zeros(dy.device(), dy.dtype(), &full)?;
+                    let dx = zeros.scatter_add(at as isize, index, &dy)?;
+                    return cx.give(0, dx);
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 dx.prepare()?;
                 let (dy, ix) = (cx.dy()?.contiguous()?, index.get(cx)?.operand());
@@ -73,6 +102,10 @@ impl Tensor {
             move |cx: &mut BackwardCtx<'_>| {
                 let dy = cx.dy()?.contiguous()?;
                 cx.give(0, dy.clone())?;
+                if cx.create_graph() {
+                    let ds = dy.index_select(at as isize, index.get(cx)?)?;
+                    return cx.give(1, ds);
+                }
                 if let Some(ds) = cx.target(1)? {
                     let ix = index.get(cx)?.operand();
                     dy.device().index_select(at, dy.operand().view()?, ix.view()?, ds.out()?)?;
@@ -98,6 +131,9 @@ impl Tensor {
                 let (dy, ix) = (cx.dy()?.contiguous()?, index.get(cx)?.clone());
                 if cx.needs(0) {
                     cx.give(0, dy.index_fill(at as isize, &ix, 0.0)?)?;
+                }
+                if cx.create_graph() {
+                    return cx.give(1, dy.index_select(at as isize, &ix)?);
                 }
                 if let Some(ds) = cx.target(1)? {
                     dy.device().index_select(at, dy.operand().view()?, ix.operand().view()?, ds.out()?)?;
@@ -136,6 +172,13 @@ impl Tensor {
         Ok(y.record("scatter", &[self, src], || {
             let index = Saved::new(&ix);
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let (dy, index) = (cx.dy()?, index.get(cx)?);
+                    let zeros = Tensor::zeros(dy.device(), dy.dtype(), index.shape())?;
+                    cx.give(0, dy.scatter(at as isize, index, &zeros)?)?;
+                    let ds = scatter_adjoint(at, &dy, index)?;
+                    return cx.give(1, ds);
+                }
                 let (dx, ds) = (cx.target(0)?, cx.target(1)?);
                 let (dy, ix) = (cx.dy()?.contiguous()?, index.get(cx)?.operand());
                 Ok(dy.device().scatter_bwd(at, dy.operand().view()?, ix.view()?, out(&dx)?, out(&ds)?)?)
@@ -169,6 +212,11 @@ impl Tensor {
         Ok(y.record("scatter_reduce", &[self, src], || {
             let [x, ix, s, y] = [&x, &ix, &s, &plain].map(Saved::new);
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() && how == ScatterReduce::Sum && include_self {
+                    let (dy, index) = (cx.dy()?, ix.get(cx)?);
+                    cx.give(0, dy.clone())?;
+                    return cx.give(1, dy.gather(at as isize, index)?);
+                }
                 let (dx, ds) = (cx.target(0)?, cx.target(1)?);
                 let dy = cx.dy()?.contiguous()?;
                 let (x, ix) = (x.get(cx)?.operand(), ix.get(cx)?.operand());

@@ -151,6 +151,10 @@ impl Tensor {
                 let indices = saved.iter().map(|s| s.get(cx).cloned()).collect::<Result<Vec<_>>>()?;
                 if cx.needs(0) && accumulate {
                     cx.give(0, dy.clone())?;
+                } else if cx.needs(0) && cx.create_graph() {
+                    let zeros = Tensor::zeros(dy.device(), dy.dtype(), &shape)?;
+                    let dx = dy.index_put(&indices.iter().collect::<Vec<_>>(), &zeros, false)?;
+                    cx.give(0, dx)?;
                 } else if cx.needs(0) {
                     let dx = dy.copy()?;
                     put(&indices, false, &Tensor::zeros(dy.device(), dy.dtype(), &shape)?, &dx)?;

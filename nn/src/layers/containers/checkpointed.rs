@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use crate::core::autograd::{BackwardCtx, Saved, backward, enable_grad, grad_enabled, no_grad, record};
+use crate::core::autograd::{
+    BackwardCtx, GradOptions, Saved, backward, enable_grad, grad, grad_enabled, no_grad, record,
+};
 use crate::core::error::Result;
 use crate::core::tensor::Tensor;
 use crate::module::{Layer, LayerExt, Param, Snapshot, Visitor, auxiliary, parametrized};
@@ -108,6 +110,7 @@ fn recompute(
     params: &[(Param, Saved, bool)],
     cx: &mut BackwardCtx<'_>,
 ) -> Result<()> {
+    cx.first_order_only()?;
     let mut x = vec![];
     for (i, saved) in inputs.iter().enumerate() {
         let t = saved.get(cx)?;
@@ -125,7 +128,7 @@ fn recompute(
     }
 
     let now = Snapshot::take(layer)?;
-    let again = || {
+    let again = || -> Result<Vec<(usize, Option<Tensor>)>> {
         before.restore(layer)?;
         let substitutes = replaced.iter().map(|(_, p, t)| (p.clone(), t.clone())).collect();
         let y = enable_grad(|| parametrized(substitutes, || repeated(|| run(&x))))?;
@@ -135,13 +138,30 @@ fn recompute(
             .filter(|(_, y)| y.requires_grad())
             .filter_map(|(i, y)| cx.upstream(i).map(|g| (y, Some(g))))
             .collect();
-        // Other parameters' gradients are collected by their leaves directly.
-        backward(&roots, false)
+        if !cx.returns_gradients() {
+            // Other parameters' gradients are collected by their leaves directly.
+            backward(&roots, false)?;
+            return Ok(vec![]);
+        }
+        let substitute = |at: usize| replaced.iter().find(|(i, ..)| *i == at).map(|(.., t)| t.clone());
+        let mut asked: Vec<(usize, Tensor)> = x.iter().cloned().enumerate().collect();
+        for (i, (p, ..)) in params.iter().enumerate() {
+            let at = inputs.len() + i;
+            asked.push((at, substitute(at).unwrap_or_else(|| p.get())));
+        }
+        asked.retain(|(at, t)| cx.needs(*at) && t.requires_grad());
+        let wanted: Vec<&Tensor> = asked.iter().map(|(_, t)| t).collect();
+        let found = grad(&roots, &wanted, GradOptions { allow_unused: true, ..GradOptions::default() })?;
+        Ok(asked.iter().map(|(at, _)| *at).zip(found).collect::<Vec<_>>())
     };
     // The backward may read buffers, so they change back after it.
     let done = again();
     now.restore(layer)?;
-    done?;
+    for (at, g) in done? {
+        if let Some(g) = g {
+            cx.give(at, g)?;
+        }
+    }
     let inputs = x.iter().enumerate().chain(replaced.iter().map(|(at, _, t)| (*at, t)));
     for (i, x) in inputs {
         if let Some(g) = x.grad() {

@@ -46,6 +46,7 @@
 //! Unknown keys, wrong types and values out of range are errors that name the place in the file, what was expected and what is there. Paths
 //! are relative to the current folder ([`DataConfig::rebase`] changes that).
 
+mod closure;
 mod data;
 mod files;
 mod kind;
@@ -83,7 +84,7 @@ use crate::core::tensor::Device;
 use crate::module::{InitContext, Layer, LayerExt};
 use crate::network::{Network, NetworkConfig};
 use crate::train::losses::{CrossEntropyLoss, MseLoss};
-use crate::train::optim::Optimizer;
+use crate::train::optim::{ClosureOptimizer, Optimizer, Stop};
 use crate::train::trainer::{Objective, TrainOptions, Trainer};
 
 /// A training run.
@@ -123,7 +124,7 @@ pub fn sections() -> Vec<Section> {
         section("data.sampler", kinds(sampler::SAMPLERS)),
         section("data.transforms", kinds(transform::TRANSFORMS)),
         section("loss", [kinds(loss::LOSSES), kinds(parts::PARTS)].concat()),
-        section("optimizer", kinds(optimizer::RULES)),
+        section("optimizer", [kinds(optimizer::RULES), kinds(closure::METHODS)].concat()),
         section("schedule", kinds(schedule::SCHEDULES)),
         section("metrics", kinds(metrics::METRICS)),
     ]
@@ -285,9 +286,19 @@ impl Config {
         Ok(())
     }
 
-    /// The optimizer of a model, with masters, loss scaling and averages as far as they are asked for. Errors: a group without parameters.
+    /// The optimizer of a model, with masters, loss scaling and averages as far as they are asked for. Errors: a group without parameters; a
+    /// method that evaluates the loss itself, which [`Config::closure_optimizer`] makes.
     pub fn optimizer(&self, model: &dyn Layer) -> Result<Optimizer> {
         self.train.configure(self.optimizer.build(model)?)
+    }
+
+    /// The optimizer of a model where it is one that evaluates the loss itself, and what ends its iterations on a batch; none for others.
+    /// Errors: those of [`ClosureOptimizer::new`]; masters, loss scaling and averages, which such optimizers do not have.
+    pub fn closure_optimizer(&self, model: &dyn Layer) -> Result<Option<(ClosureOptimizer, Stop)>> {
+        let Some(method) = self.optimizer.method() else { return Ok(None) };
+        self.train.check_closure(self.optimizer.name())?;
+        let made = ClosureOptimizer::new(model, method)?;
+        Ok(Some((made, Stop::iterations(self.optimizer.max_iterations()))))
     }
 
     /// Whether classes lie on the last axis of the output.
@@ -358,7 +369,10 @@ impl Config {
         let options = self.options(sources.train.items());
         let objective = self.objective(data, device)?;
         let site = metrics::Site { device, classes: data.classes(), items: data.test_items().max(1) };
-        let mut trainer = Trainer::new(model, self.optimizer(model)?, objective, device, options)?;
+        let mut trainer = match self.closure_optimizer(model)? {
+            Some((o, stop)) => Trainer::with_closure(model, o, stop, objective, device, options)?,
+            None => Trainer::new(model, self.optimizer(model)?, objective, device, options)?,
+        };
         for m in &self.metrics {
             trainer = trainer.metric(m.build(site, self.classes_last(data))?);
         }

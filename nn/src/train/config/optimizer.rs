@@ -4,18 +4,23 @@ use serde::Deserialize;
 use serde_json::Value;
 use trefoil::ops::optimizer::{AdaptiveRule, OptimRule, Prox};
 
+use super::closure::{self, METHODS};
 use super::kind::{Row, kind, names, row};
 use crate::core::error::{NnError, Result};
 use crate::core::glob::fits;
-use crate::core::options::{BELOW_ONE, BETWEEN, FINITE, Limit, NOT_NEGATIVE, POSITIVE, join, read, within};
+use crate::core::options::{
+    BELOW_ONE, BETWEEN, FINITE, Limit, NOT_NEGATIVE, POSITIVE, join, known, read, within,
+};
 use crate::module::{Layer, LayerExt, Param};
-use crate::train::optim::{Group, Optimizer, with_weight_decay};
+use crate::train::optim::{Group, Method, Optimizer, with_weight_decay};
 
 /// An optimizer, chosen by its `type` (see [`OptimizerConfig::names`]), with options under PyTorch's names. The default is AdamW.
 #[derive(Debug, Clone)]
 pub struct OptimizerConfig {
     name: &'static str,
     rule: OptimRule,
+    /// A method that evaluates the loss itself, in place of the rule, and its iterations per batch.
+    closure: Option<closure::Made>,
     /// Learning rate.
     pub lr: f64,
     /// Ascends instead of descending.
@@ -237,7 +242,7 @@ pub(super) static RULES: &[Row<Made>] = &[
 impl Default for OptimizerConfig {
     fn default() -> Self {
         let rule = OptimRule::AdamW { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 1e-2 };
-        OptimizerConfig { name: "adamw", rule, lr: 1e-3, maximize: false, groups: vec![] }
+        OptimizerConfig { name: "adamw", rule, closure: None, lr: 1e-3, maximize: false, groups: vec![] }
     }
 }
 
@@ -285,13 +290,42 @@ impl OptimizerConfig {
         for (i, g) in groups.iter().enumerate() {
             g.check(&format!("{path}.groups[{i}]"))?;
         }
+        let said = match &json {
+            Value::String(name) => Some(name.as_str()),
+            other => other.get("type").and_then(Value::as_str),
+        };
+        if let Some(said) = said.filter(|&said| names(METHODS).contains(&said)) {
+            if maximize || !groups.is_empty() {
+                let key = join(path, if maximize { "maximize" } else { "groups" });
+                return Err(NnError::config(
+                    key,
+                    format!("`{said}` minimizes over all parameters as one vector"),
+                ));
+            }
+            let (name, made) = kind(path, "an optimizer", json, METHODS)?;
+            return Ok(OptimizerConfig { name, closure: Some(made), lr: 1.0, ..OptimizerConfig::default() });
+        }
+        if let Some(said) = said.filter(|&said| !Self::names().contains(&said)) {
+            let what = format!("expected an optimizer, got `{said}`; {}", known(said, Self::names()));
+            return Err(NnError::config(join(path, "type"), what));
+        }
         let (name, (rule, lr)) = kind(path, "an optimizer", json, RULES)?;
-        Ok(OptimizerConfig { name, rule, lr, maximize, groups })
+        Ok(OptimizerConfig { name, rule, closure: None, lr, maximize, groups })
     }
 
     /// Names of all optimizers.
     pub fn names() -> Vec<&'static str> {
-        names(RULES)
+        [names(RULES), names(METHODS)].concat()
+    }
+
+    /// The method, where it is one that evaluates the loss itself.
+    pub fn method(&self) -> Option<Method> {
+        self.closure.map(|(method, _)| method)
+    }
+
+    /// Iterations of such a method on each batch.
+    pub fn max_iterations(&self) -> u64 {
+        self.closure.map_or(1, |(_, n)| n)
     }
 
     /// The `type`.
@@ -299,13 +333,17 @@ impl OptimizerConfig {
         self.name
     }
 
-    /// The rule of parameters that no group takes.
+    /// The rule of parameters that no group takes; of no meaning where there is a [method](OptimizerConfig::method).
     pub fn rule(&self) -> OptimRule {
         self.rule
     }
 
     /// The optimizer of a model. Errors: a group that takes no parameter; those of [`Optimizer::with_groups`].
     pub(super) fn build(&self, model: &dyn Layer) -> Result<Optimizer> {
+        if self.closure.is_some() {
+            let what = format!("`{}` evaluates the loss itself and takes no single steps", self.name);
+            return Err(NnError::config("optimizer.type", what));
+        }
         let mut rest = model.named_parameters();
         let known: Vec<String> = rest.iter().map(|(name, _)| name.clone()).collect();
         let mut groups = vec![];

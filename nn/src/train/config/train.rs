@@ -228,6 +228,26 @@ impl TrainConfig {
         short.or(self.early_stopping.map(|s| EarlyStopping { patience: s.patience, min_delta: s.min_delta }))
     }
 
+    /// Error where something is asked for that an optimizer which evaluates the loss itself does not have.
+    pub(super) fn check_closure(&self, name: &str) -> Result<()> {
+        let refused = [
+            ("precision", self.precision != Precision::F32),
+            ("loss_scaling", self.loss_scaling.is_some()),
+            ("ema", self.ema.is_some()),
+            ("accumulate", self.accumulate != 1),
+            ("clip_norm", self.clip_norm.is_some()),
+            ("clip_value", self.clip_value.is_some()),
+            ("anomaly", self.anomaly.0.is_some()),
+        ];
+        match refused.into_iter().find(|(_, on)| *on) {
+            Some((key, _)) => Err(NnError::config(
+                format!("train.{key}"),
+                format!("has no meaning with the optimizer `{name}`"),
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Masters, loss scaling and averages, as far as they are asked for.
     pub(super) fn configure(&self, optimizer: Optimizer) -> Result<Optimizer> {
         let half = self.precision != Precision::F32;

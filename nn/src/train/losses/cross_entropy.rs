@@ -2,7 +2,8 @@
 
 use trefoil::ops::loss::{CrossEntropy, CrossEntropyBwd, CrossEntropyFwd, Reduction};
 
-use crate::core::autograd::{BackwardCtx, Saved};
+use super::second;
+use crate::core::autograd::{BackwardCtx, Saved, compose};
 use crate::core::error::Result;
 use crate::core::index_check::{self, Range};
 use crate::core::tensor::{Operand, Tensor, same_device};
@@ -56,6 +57,13 @@ impl CrossEntropyLoss {
             let (x, target, lse) = (Saved::new(&logits), Saved::new(&target), Saved::new(&lse));
             let (weight, den) = (weight.as_ref().map(Saved::new), den.as_ref().map(Saved::new));
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let (x, t) = (x.input(cx, 0)?, target.constant(cx)?);
+                    let weight = weight.as_ref().map(|w| w.constant(cx)).transpose()?;
+                    return compose(cx, &[(0, x)], |x| {
+                        Ok(vec![second::cross_entropy(&x[0], &t, weight.as_ref(), &options)?])
+                    });
+                }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let gy = cx.dy()?.contiguous()?;
                 let (x, t, s) = (x.get(cx)?.operand(), target.get(cx)?.operand(), lse.get(cx)?.operand());

@@ -45,7 +45,6 @@ macro_rules! elements {
             (prediction: &Tensor, target: &Tensor) |$s|
                 element($op, $kind, $s.reduction, prediction, target, &$s.weight, &$s.mask);
         )*}
-        criteria!($($name),*);
     };
 }
 
@@ -170,4 +169,26 @@ losses! {
         run("kl_div", kernel, [Some(prediction), Some(&target.detach()), None, None], [None; 3])
     };
 }
-criteria!(BceWithLogitsLoss, KlDivLoss);
+criteria!(
+    L1Loss,
+    SmoothL1Loss,
+    HuberLoss,
+    LogCoshLoss,
+    QuantileLoss,
+    CharbonnierLoss,
+    MeanBiasLoss,
+    HingeLoss,
+    SquaredHingeLoss,
+    ModifiedHuberLoss,
+    ExponentialLoss,
+    SoftMarginLoss,
+    HingeEmbeddingLoss,
+    WassersteinLoss,
+    PoissonNllLoss,
+    BornMseLoss,
+    BceLoss,
+    SigmoidFocalLoss,
+    BinaryFocalLoss,
+    BceWithLogitsLoss,
+    KlDivLoss,
+);

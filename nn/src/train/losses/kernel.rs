@@ -6,6 +6,7 @@ use trefoil::ops::loss::{
 };
 use trefoil::{GradMut, View, ViewMut};
 
+use super::second;
 use crate::core::autograd::{BackwardCtx, GradTarget, Saved, out};
 use crate::core::error::{Result, invalid};
 use crate::core::index_check::{self, Range};
@@ -235,6 +236,9 @@ pub(super) fn run(
         let x: Operands<Saved> = std::array::from_fn(|i| x[i].as_ref().map(Saved::new));
         let with: Others<Saved> = std::array::from_fn(|i| with[i].as_ref().map(Saved::new));
         move |cx: &mut BackwardCtx<'_>| {
+            if cx.create_graph() {
+                return second::loss(cx, &kernel, &x, &with);
+            }
             let mut targets: Operands<GradTarget> = [const { None }; 4];
             let mut at = 0;
             for (target, x) in targets.iter_mut().zip(&x) {

@@ -3,7 +3,8 @@
 use trefoil::GradMut;
 use trefoil::ops::loss::{Loss, LossTerm};
 
-use crate::core::autograd::{BackwardCtx, GradTarget, Saved};
+use super::second;
+use crate::core::autograd::{BackwardCtx, GradTarget, Saved, compose};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Operand, Tensor, same_device};
 
@@ -69,6 +70,28 @@ impl LossList {
             let saved: Vec<_> =
                 dense.iter().map(|(p, t, w)| (Saved::new(p), t.as_ref().map(Saved::new), *w)).collect();
             move |cx: &mut BackwardCtx<'_>| {
+                if cx.create_graph() {
+                    let at: Vec<_> = saved
+                        .iter()
+                        .enumerate()
+                        .map(|(i, (p, ..))| Ok((i, p.input(cx, i)?)))
+                        .collect::<Result<_>>()?;
+                    let targets =
+                        saved.iter().map(|(_, t, _)| t.as_ref().map(|t| t.constant(cx)).transpose());
+                    let targets = targets.collect::<Result<Vec<_>>>()?;
+                    if !second::has_form(kind) {
+                        return cx.first_order_only();
+                    }
+                    return compose(cx, &at, |p| {
+                        let mut total: Option<Tensor> = None;
+                        for ((p, t), (_, _, weight)) in p.iter().zip(&targets).zip(&saved) {
+                            let t = t.as_ref().map_or_else(|| p.detach().zeros_like(), |t| Ok(t.clone()))?;
+                            let mean = second::item(kind, p, &t)?.mean()?.mul_scalar(*weight)?;
+                            total = Some(total.map_or_else(|| Ok(mean.clone()), |s| s.add(&mean))?);
+                        }
+                        total.into_iter().map(|t| t.to_dtype(t.dtype().accumulator())).collect()
+                    });
+                }
                 // The kernel writes the gradients of all the terms that it is given.
                 let (mut operands, mut targets): (Operands, Vec<GradTarget>) = Default::default();
                 for (i, (p, t, weight)) in saved.iter().enumerate() {

@@ -37,6 +37,7 @@ mod perceptual;
 mod regions;
 mod regression;
 mod rotation;
+mod second;
 mod sequence;
 mod set;
 
@@ -68,6 +69,10 @@ pub trait Criterion: Send + Sync + fmt::Debug {
     fn loss(&self, output: &Tensor, target: &Tensor) -> Result<Tensor>;
     /// How items are combined.
     fn reduction(&self) -> Reduction;
+    /// Residuals r with |r|^2 / 2 = the loss, for methods of least squares; none for other losses than sums of squares.
+    fn residuals(&self, _output: &Tensor, _target: &Tensor) -> Option<Result<Tensor>> {
+        None
+    }
 }
 
 /// The value of a loss, and its gradient with respect to the output: a forward and a backward through the loss alone. Where the gradient of
@@ -139,3 +144,19 @@ macro_rules! criteria {
     )*};
 }
 use criteria;
+
+impl Criterion for MseLoss {
+    fn loss(&self, output: &Tensor, target: &Tensor) -> Result<Tensor> {
+        self.forward(output, target)
+    }
+    fn reduction(&self) -> Reduction {
+        self.reduction
+    }
+    fn residuals(&self, output: &Tensor, target: &Tensor) -> Option<Result<Tensor>> {
+        if self.weight.is_some() || self.mask.is_some() || self.reduction == Reduction::None {
+            return None;
+        }
+        let items = if self.reduction == Reduction::Mean { output.numel().max(1) as f64 } else { 1.0 };
+        Some(output.sub(&target.detach()).and_then(|d| d.mul_scalar((2.0 / items).sqrt())))
+    }
+}

@@ -172,6 +172,17 @@ impl Arena {
         &self.device
     }
 
+    /// Values and gradients as vectors, with the zeros between parameters.
+    pub(crate) fn flat(&self) -> Result<(Tensor, Tensor)> {
+        let whole = |b: &Arc<Buffer>| Tensor::over(&self.device, b, 0, &[b.len()]);
+        Ok((whole(&self.values)?, whole(&self.grads)?))
+    }
+
+    /// Where each parameter starts in them.
+    pub(crate) fn starts(&self) -> impl Iterator<Item = usize> {
+        self.entries.iter().map(|e| e.start)
+    }
+
     pub(crate) fn dtype(&self) -> DType {
         self.values.dtype()
     }

@@ -313,7 +313,7 @@ impl Optimizer {
     /// Oracle `torch.amp.GradScaler`. Errors: factors out of range; parameters on several devices.
     pub fn loss_scaling(mut self, p: LossScale, initial: f64) -> Result<Self> {
         self.one_device("loss_scaling")?;
-        self.scaler = Some(Scaler::new(self.members[0].arena.device(), p, initial, self.step)?);
+        self.scaler = Some(Scaler::new(self.first_device("loss_scaling")?, p, initial, self.step)?);
         Ok(self)
     }
 
@@ -457,8 +457,22 @@ impl Optimizer {
         })
     }
 
+    /// One without parameters, for runs in which another kind of optimizer has them.
+    pub(crate) fn idle(lr: f64) -> Self {
+        let members = vec![];
+        let start = Mutex::default();
+        Optimizer { members, lr, step: 0, maximize: false, scaler: None, ema: None, rounding: None, start }
+    }
+
+    fn first_device(&self, op: &'static str) -> Result<&Device> {
+        match self.members.first() {
+            Some(m) => Ok(m.arena.device()),
+            None => Err(invalid(op, "optimizer", "parameters of its own", "none: a closure method has them")),
+        }
+    }
+
     fn one_device(&self, op: &'static str) -> Result<()> {
-        let first = self.members[0].arena.device();
+        let first = self.first_device(op)?;
         match self.members.iter().map(|m| m.arena.device()).find(|d| !same_handle(d, first)) {
             Some(other) => Err(NnError::mixed(op, first.id(), other.id())),
             None => Ok(()),
@@ -481,7 +495,7 @@ impl Optimizer {
         }
         self.one_device("clip_grad_norm")?;
         self.unscale()?;
-        let device = self.members[0].arena.device();
+        let device = self.first_device("clip_grad_norm")?;
         let mut grads: BTreeMap<&str, Vec<ViewMut<'_>>> = BTreeMap::new();
         for m in &self.members {
             let g = m.arena.grads_mut();

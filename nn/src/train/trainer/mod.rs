@@ -2,6 +2,7 @@
 
 mod anomaly;
 mod callback;
+mod closure;
 mod folder;
 mod options;
 mod progress;
@@ -34,7 +35,7 @@ use crate::module::{Layer, LayerExt, has_learning_rule};
 use crate::train::data::index_check;
 use crate::train::data::{Order, Source};
 use crate::train::metrics::{Metric, Scores, Totals};
-use crate::train::optim::Optimizer;
+use crate::train::optim::{ClosureOptimizer, Optimizer, Stop};
 
 /// Trains a model. Everything between two epochs' metrics stays on the device.
 ///
@@ -65,6 +66,8 @@ pub struct Trainer<'a> {
     callbacks: Callbacks<'a>,
     /// Whether a part of the model has a learning rule of its own.
     learns_locally: bool,
+    /// What has the parameters in place of `optimizer`, and what ends its iterations on a batch.
+    closure: Option<(ClosureOptimizer, Stop)>,
 }
 
 /// A place within an epoch.
@@ -138,6 +141,7 @@ impl<'a> Trainer<'a> {
             metrics: vec![],
             callbacks: Callbacks::default(),
             learns_locally: has_learning_rule(model),
+            closure: None,
         };
         trainer.describe();
         Ok(trainer)
@@ -160,7 +164,7 @@ impl<'a> Trainer<'a> {
         self.options.progress = on;
     }
 
-    /// The optimizer.
+    /// The optimizer; one without parameters in a run [by closures](Trainer::with_closure).
     pub fn optimizer(&self) -> &Optimizer {
         &self.optimizer
     }

@@ -50,7 +50,7 @@ impl Trainer<'_> {
             ("clipping".into(), text(format!("{:?}", o.clip))),
             ("shuffling".into(), json!(o.shuffle)),
             ("learning rate".into(), json!(self.base_lr)),
-            ("optimizer".into(), text(self.optimizer.describe())),
+            ("optimizer".into(), text(self.closure_settings().unwrap_or_else(|| self.optimizer.describe()))),
         ]);
     }
 

@@ -55,6 +55,11 @@ impl Trainer<'_> {
 
     /// Adds `weight` times the gradients of a batch. Returns loss and output.
     pub(super) fn accumulate(&mut self, x: &Tensor, y: &Tensor, weight: f64) -> Result<(Tensor, Tensor)> {
+        if let Some((mut optimizer, stop)) = self.closure.take() {
+            let done = self.minimize(&mut optimizer, &stop, x, y);
+            self.closure = Some((optimizer, stop));
+            return done;
+        }
         let forward = || -> Result<(Tensor, Tensor)> {
             span!("forward");
             let (out, terms) = auxiliary::collect(|| self.model.forward(x))?;
