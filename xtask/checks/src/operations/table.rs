@@ -158,6 +158,7 @@ pub(super) const ROWS: &[Row] = &[
     row("interpolate", "`F.interpolate`", "`Tensor::interpolate`"),
     row("affine_grid", "`F.affine_grid`", "`Tensor::affine_grid`"),
     row("grid_sample", "`F.grid_sample`", "`Tensor::grid_sample`"),
+    row("roi_align", "`torchvision.ops.roi_align`", "`Tensor::roi_align`"),
     row("nms", "`torchvision.ops.nms`", "`Tensor::nms`"),
     // Attention, embedding, recurrent networks.
     row("attention", "`F.scaled_dot_product_attention`", "`ScaledDotProductAttention::forward`"),
