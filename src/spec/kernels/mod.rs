@@ -174,6 +174,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/shape/shape.c",
     "common/softmax/masked.c",
     "common/softmax/softmax.c",
+    "common/sort/assignment.c",
     "common/sort/radix.c",
     "common/sort/sort.c",
     "cuda/dialect.h",

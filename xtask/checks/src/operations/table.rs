@@ -229,6 +229,7 @@ pub(super) const ROWS: &[Row] = &[
     row("segment_reduce", "`torch.segment_reduce`", "`Tensor::segment_reduce`"),
     row("sort", "`torch.sort`, `torch.argsort`", "`Tensor::sort`, `Tensor::argsort`"),
     row("topk", "`torch.topk`", "`Tensor::topk`").gradient("sort_bwd"),
+    row("linear_assignment", "", "`Tensor::linear_assignment`"),
     row("search_sorted", "`torch.searchsorted`", "`Tensor::search_sorted`"),
     row("cdist", "`torch.cdist`", "`Tensor::cdist`"),
     row("pdist", "`F.pdist`", "`Tensor::pdist`"),
