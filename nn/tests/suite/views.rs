@@ -356,6 +356,8 @@ fn networks() -> Vec<Row> {
             let corners = t[0].add(&Tensor::from_slice(t[0].device(), &[0f32, 0.0, 1.0, 1.0], &[4])?)?;
             [t[0].nms(&t[1], None, 0.5)?, corners.t()?.contiguous()?.t()?.nms(&t[1], Some(&t[2]), 0.5)?]
         };
+        "linear_assignment" [F(&[2, 3, 5]), F(&[7, 4])] |t|
+            [t[0].linear_assignment(None)?, t[1].linear_assignment(None)?];
         "linear_quantized" [F(M), Mask(&[3, 6]), F(&[3]), F(&[3, 2])] |t| {
             let int8 = QuantizedWeight::Int8 { q: t[1].clone(), scale: t[2].clone() };
             let q = t[1].narrow(1, 0, 3)?;

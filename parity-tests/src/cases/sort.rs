@@ -166,7 +166,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         "linear_assignment",
         "L57",
         "cost, [counts:idx]",
-        "",
+        "-",
         "column:i64",
         &["linear_assignment"],
         linear_assignment,
