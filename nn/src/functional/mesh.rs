@@ -139,7 +139,7 @@ impl Mesh {
 }
 
 /// Ends of the edges, two each, and their four neighbours.
-fn edges_of(vertices: usize, faces: &[[usize; 3]]) -> Result<(Vec<i64>, Vec<i64>)> {
+pub(super) fn edges_of(vertices: usize, faces: &[[usize; 3]]) -> Result<(Vec<i64>, Vec<i64>)> {
     let (mut numbers, mut ends, mut neighbors) = (HashMap::new(), vec![], vec![]);
     let mut filled: Vec<usize> = vec![];
     for (f, face) in faces.iter().enumerate() {

@@ -23,6 +23,7 @@ mod rnn;
 mod shape;
 mod softmax;
 mod sort;
+mod triangle_mesh;
 
 pub use self::attention::ScaledDotProductAttention;
 pub(crate) use self::attention::packed_heads;
@@ -35,6 +36,7 @@ pub use self::mesh::{HeatOperator, Mesh};
 pub use self::moe::MoeRouting;
 pub use self::norm::{BatchNormStats, RunningStats};
 pub use self::quantized::{QuantizedWeight, SemiSparse};
+pub use self::triangle_mesh::{LaplacianWeights, TriangleMesh};
 pub use self::rnn::{ConvLstmParams, RnnParams, RnnState, sequence_lengths};
 pub(crate) use self::rnn::{check_lengths, steps_to_run};
 #[cfg(feature = "loom")]
