@@ -59,7 +59,12 @@ fn regions(cx: &Context<'_>) -> Regions {
         [a, b, a + w, b + h].map(|v| v * 16.0 * side as f32)
     };
     let boxes = (0..count).flat_map(corners).collect();
-    Regions { x: [2, channels, side, side], y: [count, channels, 7, 7], boxes, images: (0..count as i32).map(|k| k % 2).collect() }
+    Regions {
+        x: [2, channels, side, side],
+        y: [count, channels, 7, 7],
+        boxes,
+        images: (0..count as i32).map(|k| k % 2).collect(),
+    }
 }
 
 const NEAREST: InterpolateMode = InterpolateMode::Nearest;

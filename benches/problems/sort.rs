@@ -48,7 +48,8 @@ pub(super) const PROBLEMS: &[Problem] = &[
     }),
     problem("linear_assignment", "objects_and_queries", F32, |cx, dt| {
         let [images, objects, queries] = [cx.pick(1, 4, 64), cx.pick(4, 10, 40), cx.pick(8, 50, 300)];
-        let (cost, mut column) = (cx.normal(dt, images * objects * queries)?, cx.empty(DType::I64, images * objects)?);
+        let (cost, mut column) =
+            (cx.normal(dt, images * objects * queries)?, cx.empty(DType::I64, images * objects)?);
         bytes(images * objects * queries * dt.size(), move |g| {
             let cost = cost.shaped(&[images, objects, queries])?;
             g.linear_assignment(cost, None, column.shaped_mut(&[images, objects])?)

@@ -117,7 +117,12 @@ fn main() -> Outcome {
     let mut draw = Draw(0x9e37_79b9_7f4a_7c15);
     let (known, kinds) = graphs(&device, &mut draw, 300)?;
     let (held_out, wanted) = graphs(&device, &mut draw, 150)?;
-    println!("{} graphs of {} nodes and {} edges in all", known.num_graphs(), known.num_src(), known.num_edges() / 2);
+    println!(
+        "{} graphs of {} nodes and {} edges in all",
+        known.num_graphs(),
+        known.num_src(),
+        known.num_edges() / 2
+    );
 
     // Nodes have no features: the same number for all.
     let alike = |g: &Graph| Tensor::full(&device, DType::F32, &[g.num_src(), 1], 1.0);

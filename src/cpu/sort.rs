@@ -116,12 +116,7 @@ impl SortOps for CpuBackend {
         store_grad(OP, &dx, &out)
     }
 
-    fn linear_assignment(
-        &self,
-        cost: View<'_>,
-        counts: Option<View<'_>>,
-        column: ViewMut<'_>,
-    ) -> Result<()> {
+    fn linear_assignment(&self, cost: View<'_>, counts: Option<View<'_>>, column: ViewMut<'_>) -> Result<()> {
         const OP: &str = "linear_assignment";
         let [problems, rows, columns] = check_linear_assignment(&cost, counts.as_ref(), &column)?;
         self.count();

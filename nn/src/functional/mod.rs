@@ -36,8 +36,8 @@ pub use self::mesh::{HeatOperator, Mesh};
 pub use self::moe::MoeRouting;
 pub use self::norm::{BatchNormStats, RunningStats};
 pub use self::quantized::{QuantizedWeight, SemiSparse};
-pub use self::triangle_mesh::{LaplacianWeights, TriangleMesh};
 pub use self::rnn::{ConvLstmParams, RnnParams, RnnState, sequence_lengths};
 pub(crate) use self::rnn::{check_lengths, steps_to_run};
 #[cfg(feature = "loom")]
 pub(crate) use self::softmax::sparsemax_support;
+pub use self::triangle_mesh::{LaplacianWeights, TriangleMesh};

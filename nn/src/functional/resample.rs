@@ -150,7 +150,13 @@ impl Tensor {
     /// gradient; the boxes have none. Source `torchvision.ops.roi_align`, whose `sampling_ratio` of -1 is 0 here. Errors: `Invalid` for shapes
     /// and dtypes that do not fit, bins or samples beyond 2^15 and 2^22 along an axis, a scale that is not positive; an image out of range is
     /// reported when the device is next waited for.
-    pub fn roi_align(&self, boxes: &Tensor, images: &Tensor, size: [usize; 2], p: RoiAlign) -> Result<Tensor> {
+    pub fn roi_align(
+        &self,
+        boxes: &Tensor,
+        images: &Tensor,
+        size: [usize; 2],
+        p: RoiAlign,
+    ) -> Result<Tensor> {
         const OP: &str = "roi_align";
         for t in [boxes, images] {
             same_device(OP, self, t)?;

@@ -101,9 +101,8 @@ impl TriangleMesh {
         let at = positions.index_select(0, own)?;
         let u = positions.index_select(0, next)?.sub(&at)?;
         let v = positions.index_select(0, last)?.sub(&at)?;
-        let turned = |t: &Tensor, by: usize| {
-            Tensor::concat(1, &[&t.narrow(1, by, 3 - by)?, &t.narrow(1, 0, by)?])
-        };
+        let turned =
+            |t: &Tensor, by: usize| Tensor::concat(1, &[&t.narrow(1, by, 3 - by)?, &t.narrow(1, 0, by)?]);
         let cross = turned(&u, 1)?.mul(&turned(&v, 2)?)?.sub(&turned(&u, 2)?.mul(&turned(&v, 1)?)?)?;
         Ok(([u, v], cross.square()?.sum_axes(&[1], false)?))
     }
@@ -123,7 +122,11 @@ impl TriangleMesh {
                 // A face without area has cotangents too; one without sides has 0.
                 let floor = lengths.mul_scalar(1e-12)?.clamp(Some(1e-30), None)?;
                 let half = along.div(&cross.maximum(&floor)?.sqrt()?)?.mul_scalar(0.5)?;
-                Tensor::zeros(device, dtype, &[self.edges.num_elements()])?.index_add(0, &self.opposite, &half)?
+                Tensor::zeros(device, dtype, &[self.edges.num_elements()])?.index_add(
+                    0,
+                    &self.opposite,
+                    &half,
+                )?
             }
         };
         let mut diagonal = Tensor::zeros(device, dtype, &[self.vertices])?;

@@ -189,7 +189,8 @@ fn regions_of_images() {
     for d in devices() {
         // One channel of x + 10 y: the mean of a region is the value at its centre.
         let plane: Vec<f32> = (0..48).map(|i| (i % 8) as f32 + 10.0 * (i / 8) as f32).collect();
-        let x = f32s(&d, &[plane.clone(), plane.iter().map(|v| -v).collect()].concat(), &[2, 1, 6, 8]).with_grad();
+        let x = f32s(&d, &[plane.clone(), plane.iter().map(|v| -v).collect()].concat(), &[2, 1, 6, 8])
+            .with_grad();
         let boxes = f32s(&d, &[2., 2., 10., 6., 4., 4., 12., 8.], &[2, 4]);
         let images = Tensor::from_slice(&d, &[0i32, 1], &[2]).unwrap();
         let p = RoiAlign::new().spatial_scale(0.5);

@@ -218,13 +218,19 @@ fn laplacians_and_masses_of_triangles() {
     let corners = Tensor::from_slice(&d, &corners, &[4, 3]).unwrap();
     let solid = TriangleMesh::new(&d, 4, &[[0, 1, 2], [0, 2, 3], [0, 3, 1], [1, 3, 2]]).unwrap();
     let want = [vec![-1.0 / root; 12], vec![3.0 / root; 4]].concat();
-    close(&values(&solid.laplacian(&corners, LaplacianWeights::Cotangent).unwrap()), &want, 1e-12, "cotangents");
+    close(
+        &values(&solid.laplacian(&corners, LaplacianWeights::Cotangent).unwrap()),
+        &want,
+        1e-12,
+        "cotangents",
+    );
     let ones = [vec![-1.0; 12], vec![3.0; 4]].concat();
     close(&values(&solid.laplacian(&corners, LaplacianWeights::Uniform).unwrap()), &ones, 0.0, "ones");
     close(&values(&solid.mass(&corners).unwrap()), &[2.0 * root; 4], 1e-12, "masses");
 
     // In a plane, linear functions are harmonic inside, whatever the triangles; the masses are the area.
-    let (flat, at) = (TriangleMesh::new(&d, 16, &squares()).unwrap(), Tensor::from_slice(&d, &plane(), &[16, 3]).unwrap());
+    let (flat, at) =
+        (TriangleMesh::new(&d, 16, &squares()).unwrap(), Tensor::from_slice(&d, &plane(), &[16, 3]).unwrap());
     let l = flat.laplacian(&at, LaplacianWeights::Cotangent).unwrap();
     let f = Tensor::concat(1, &[&at, &at.ones_like().unwrap().narrow(1, 0, 1).unwrap()]).unwrap();
     let lf = values(&flat.graph().spmm(&f, Some(&l), None, Activation::Identity).unwrap());
@@ -245,7 +251,9 @@ fn laplacians_and_masses_of_triangles() {
     assert_eq!(Surface::from_triangles(&flat, &at, LaplacianWeights::Cotangent).unwrap().num_vertices(), 16);
 
     let make = |d: &Device| TriangleMesh::new(d, 5, &[[0, 1, 2], [2, 1, 3], [0, 2, 4]]).unwrap();
-    everywhere_with("cotangents", &[&[5, 3]], make, same, |t, m| m.laplacian(&t[0], LaplacianWeights::Cotangent));
+    everywhere_with("cotangents", &[&[5, 3]], make, same, |t, m| {
+        m.laplacian(&t[0], LaplacianWeights::Cotangent)
+    });
     everywhere_with("masses", &[&[5, 3]], make, same, |t, m| m.mass(&t[0]));
     let e = flat.mass(&corners).unwrap_err().to_string();
     assert!(e.contains("positions") && e.contains("[16, 3]"), "{e}");
@@ -266,7 +274,8 @@ fn spirals_around_vertices() {
         // At a border the neighbours begin where it does: behind 3 comes 1, then 4, then 0, round vertex 2.
         let open = TriangleMesh::new(&d, 5, &[[0, 1, 2], [2, 1, 3], [0, 2, 4]]).unwrap().spirals(6).unwrap();
         assert_eq!(open.neighbors().to_vec::<i64>().unwrap()[12..18], [2, 4, 0, 1, 3, -1]);
-        let e = TriangleMesh::new(&d, 4, &[[0, 1, 2], [1, 2, 3]]).unwrap().spirals(2).unwrap_err().to_string();
+        let e =
+            TriangleMesh::new(&d, 4, &[[0, 1, 2], [1, 2, 3]]).unwrap().spirals(2).unwrap_err().to_string();
         assert!(e.contains("same way") && e.contains("face, 1"), "{e}");
         assert!(m.spirals(0).is_err());
     }

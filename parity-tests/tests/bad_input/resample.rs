@@ -111,12 +111,16 @@ fn regions(t: &mut Bed<'_>) {
     t.refuse("boxes of three numbers", &[&y], |g| {
         g.roi_align(p, sh(&x, &xs), sh(&boxes, &[4, 3]), far.view(), out(&y, &ys))
     });
-    t.refuse("boxes of another dtype", &[&y], |g| g.roi_align(p, sh(&x, &xs), sh(&h, &[3, 4]), i, out(&y, &ys)));
+    t.refuse("boxes of another dtype", &[&y], |g| {
+        g.roi_align(p, sh(&x, &xs), sh(&h, &[3, 4]), i, out(&y, &ys))
+    });
     t.refuse("more images than boxes", &[&y], |g| g.roi_align(p, sh(&x, &xs), b, far.view(), out(&y, &ys)));
     t.refuse("images as floats", &[&y], |g| {
         g.roi_align(p, sh(&x, &xs), b, boxes.view().range(0, 3)?, out(&y, &ys))
     });
-    t.refuse("an output of other channels", &[&y], |g| g.roi_align(p, sh(&x, &xs), b, i, out(&y, &[3, 1, 4, 2])));
+    t.refuse("an output of other channels", &[&y], |g| {
+        g.roi_align(p, sh(&x, &xs), b, i, out(&y, &[3, 1, 4, 2]))
+    });
     t.refuse("a volume", &[&y], |g| g.roi_align(p, sh(&x, &[1, 2, 1, 6, 6]), b, i, out(&y, &ys)));
     t.refuse("a transposed input", &[&y], |g| {
         g.roi_align(p, sh(&x, &xs).map("x", |l| l.transpose(2, 3))?, b, i, out(&y, &ys))
@@ -129,7 +133,9 @@ fn regions(t: &mut Bed<'_>) {
     t.refuse("too many samples", &[&y], |g| {
         g.roi_align(p.sampling_ratio(1 << 22), sh(&x, &xs), b, i, out(&y, &ys))
     });
-    t.refuse("output over the input", &[&x], |g| g.roi_align(p, sh(&x, &xs), b, i, x.alias_mut().range(0, 24)?.reshape(&ys)?));
+    t.refuse("output over the input", &[&x], |g| {
+        g.roi_align(p, sh(&x, &xs), b, i, x.alias_mut().range(0, 24)?.reshape(&ys)?)
+    });
     t.refuse("a gradient of other channels", &[&x], |g| {
         g.roi_align_bwd(p, sh(&y, &ys), b, i, out(&x, &[2, 1, 6, 6]).into())
     });

@@ -60,10 +60,9 @@ pub(super) fn sort(t: &mut Bed<'_>) {
     t.refuse("columns of other rows", &[&i], |g| {
         g.linear_assignment(cost, None, out(&i, &[12]).range(0, 6)?.reshape(&[2, 3])?)
     });
-    t.refuse("counts of other problems", &[&i], |g| {
-        g.linear_assignment(cost, Some(three.view()), four(&i)?)
-    });
-    let rows = t.gpu.linear_assignment(cost, Some(n.view()), four(&i).unwrap()).and_then(|()| t.gpu.synchronize());
+    t.refuse("counts of other problems", &[&i], |g| g.linear_assignment(cost, Some(three.view()), four(&i)?));
+    let rows =
+        t.gpu.linear_assignment(cost, Some(n.view()), four(&i).unwrap()).and_then(|()| t.gpu.synchronize());
     if !matches!(rows, Err(GpuError::IndexOutOfRange { .. })) {
         t.wrong.push(format!("more rows than there are: {rows:?}"));
     }

@@ -76,7 +76,11 @@ impl Surface {
 
     /// From the triangles of a mesh and the positions `[V, 3]` of its vertices: masses of a third of the areas around each, and the Laplacian.
     /// Waits for the device once. Errors: `Invalid` for another shape, a vertex without area around it.
-    pub fn from_triangles(mesh: &TriangleMesh, positions: &Tensor, weights: LaplacianWeights) -> Result<Surface> {
+    pub fn from_triangles(
+        mesh: &TriangleMesh,
+        positions: &Tensor,
+        weights: LaplacianWeights,
+    ) -> Result<Surface> {
         let positions = positions.detach();
         Surface::laplacian(&mesh.mass(&positions)?, mesh.graph(), &mesh.laplacian(&positions, weights)?)
     }

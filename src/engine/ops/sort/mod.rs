@@ -245,12 +245,7 @@ impl SortOps for Engine {
         self.launch(&SORT_SCATTER, v.dtype(), "", Grid::Stride(n), &args)
     }
 
-    fn linear_assignment(
-        &self,
-        cost: View<'_>,
-        counts: Option<View<'_>>,
-        column: ViewMut<'_>,
-    ) -> Result<()> {
+    fn linear_assignment(&self, cost: View<'_>, counts: Option<View<'_>>, column: ViewMut<'_>) -> Result<()> {
         const OP: &str = "linear_assignment";
         let [problems, rows, columns] = check_linear_assignment(&cost, counts.as_ref(), &column)?;
         let v = column.as_view();
