@@ -29,7 +29,9 @@ struct Classifier {
 
 impl Classifier {
     fn new(cx: &InitContext, graph: Graph, width: usize) -> Result<Classifier> {
-        let round = |inputs| Ok(GraphIsomorphism::new(cx, inputs, width)?.activation(Activation::Relu));
+        let round = |inputs: usize| -> Result<GraphIsomorphism> {
+            Ok(GraphIsomorphism::new(cx, inputs, width)?.activation(Activation::Relu))
+        };
         let rounds = [round(1)?, round(width)?, round(width)?];
         let readout = Readout::new(cx, width, KINDS)?.mode(ReadoutMode::Mean)?;
         Ok(Classifier { graph, rounds, readout })
