@@ -4,8 +4,11 @@ use crate::cpu::scratch::*;
 use crate::error::Result;
 use crate::ops::resample::*;
 
-/// For each bin of an axis the cells that its samples read, and their weights.
-type Bins = Vec<Vec<(usize, f64)>>;
+/// The cells that the samples of a bin read along an axis, and their weights.
+type Bin = Vec<(usize, f64)>;
+
+/// The bins of an axis.
+type Bins = Vec<Bin>;
 
 /// The bins of [from, to] along an axis of n cells; the weights of a bin are those of its samples, each 1 / samples. `None` for a box that is
 /// not finite.
@@ -104,9 +107,6 @@ pub(super) fn backward(
 }
 
 /// The rows with each column, in the order of the bins.
-fn pairs<'a>(
-    rows: &'a Bins,
-    columns: &'a Bins,
-) -> impl Iterator<Item = (&'a Vec<(usize, f64)>, &'a Vec<(usize, f64)>)> {
+fn pairs<'a>(rows: &'a Bins, columns: &'a Bins) -> impl Iterator<Item = (&'a Bin, &'a Bin)> {
     rows.iter().flat_map(move |r| columns.iter().map(move |c| (r, c)))
 }
