@@ -23,7 +23,6 @@ mod rnn;
 mod shape;
 mod softmax;
 mod sort;
-mod triangle_mesh;
 
 pub use self::attention::ScaledDotProductAttention;
 pub(crate) use self::attention::packed_heads;
@@ -32,7 +31,7 @@ pub(crate) use self::elementwise::radial::Radial;
 pub use self::graph::{Graph, Groups};
 pub(crate) use self::index::range::check_values;
 pub use self::language_model::LinearCrossEntropyLoss;
-pub use self::mesh::{HeatOperator, Mesh};
+pub use self::mesh::{HeatOperator, LaplacianWeights, Mesh, TriangleMesh};
 pub use self::moe::MoeRouting;
 pub use self::norm::{BatchNormStats, RunningStats};
 pub use self::quantized::{QuantizedWeight, SemiSparse};
@@ -40,4 +39,3 @@ pub use self::rnn::{ConvLstmParams, RnnParams, RnnState, sequence_lengths};
 pub(crate) use self::rnn::{check_lengths, steps_to_run};
 #[cfg(feature = "loom")]
 pub(crate) use self::softmax::sparsemax_support;
-pub use self::triangle_mesh::{LaplacianWeights, TriangleMesh};

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use trefoil::ops::mesh::MeshConv;
 
+use super::{Mesh, edges_of};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Device, Tensor, same_device};
 use crate::functional::graph::Graph;
-use crate::functional::mesh::{Mesh, edges_of};
 
 const OP: &str = "TriangleMesh";
 
