@@ -1,7 +1,7 @@
 //! Interpolation, sampling, suppression of boxes.
 
-use trefoil::ops::resample::{GridSample, GridSampleBwd, Interpolate, InterpolateMode, SampleMode};
-use trefoil::{DType, Result};
+use trefoil::ops::resample::{GridSample, GridSampleBwd, Interpolate, InterpolateMode, RoiAlign, SampleMode};
+use trefoil::{BackendExt, DType, Result};
 
 use crate::case::{Case, CaseError, Operation, both};
 use crate::{Context, F32, F32_BF16, Prepared, Problem, bytes, prepared, problem};
@@ -39,6 +39,32 @@ fn backward(cx: &Context<'_>, dt: DType, mode: InterpolateMode, [xs, ys]: Shapes
 fn sampled(cx: &Context<'_>) -> ([usize; 4], [usize; 4], usize) {
     let (samples, side) = (cx.pick(1, 2, 16), cx.pick(16, 32, 256));
     ([samples, 16, side, side], [samples, side, side, 2], samples * side * side)
+}
+
+/// Feature maps of a detector, two images of 256 channels at a sixteenth of their size, and 7 x 7 bins of boxes all over them.
+struct Regions {
+    x: [usize; 4],
+    y: [usize; 4],
+    boxes: Vec<f32>,
+    images: Vec<i32>,
+}
+
+const REGIONS: RoiAlign = RoiAlign::new().spatial_scale(0.0625).sampling_ratio(2).aligned(true);
+
+fn regions(cx: &Context<'_>) -> Regions {
+    let (count, channels, side) = (cx.pick(4, 32, 1_000), cx.pick(4, 16, 256), cx.pick(8, 16, 50));
+    let corners = |k: usize| {
+        let (a, b) = ((k * 37 % 101) as f32 / 101.0, (k * 61 % 97) as f32 / 97.0);
+        let (w, h) = (0.05 + (k * 13 % 31) as f32 / 62.0, 0.05 + (k * 7 % 29) as f32 / 58.0);
+        [a, b, a + w, b + h].map(|v| v * 16.0 * side as f32)
+    };
+    let boxes = (0..count).flat_map(corners).collect();
+    Regions {
+        x: [2, channels, side, side],
+        y: [count, channels, 7, 7],
+        boxes,
+        images: (0..count as i32).map(|k| k % 2).collect(),
+    }
 }
 
 const NEAREST: InterpolateMode = InterpolateMode::Nearest;
@@ -83,6 +109,30 @@ pub(super) const PROBLEMS: &[Problem] = &[
             let (dx, dgrid) = (dx.shaped_mut(&xs)?, dgrid.shaped_mut(&gs)?);
             let (dy, x, grid) = (dy.shaped(&xs)?, x.shaped(&xs)?, grid.shaped(&gs)?);
             g.grid_sample_bwd(p, GridSampleBwd::new(dy, x, grid).dx(dx).dgrid(dgrid))
+        })
+    }),
+    problem("roi_align", "boxes", F32_BF16, |cx, dt| {
+        let r = regions(cx);
+        let [n, m] = [&r.x, &r.y].map(|s| s.iter().product::<usize>());
+        let (x, boxes, images) = (cx.normal(dt, n)?, cx.gpu.upload(&r.boxes)?, cx.gpu.upload(&r.images)?);
+        let mut typed = cx.empty(dt, r.boxes.len())?;
+        cx.gpu.cast(boxes.view(), typed.view_mut())?;
+        let mut y = cx.empty(dt, m)?;
+        bytes((n + m) * dt.size(), move |g| {
+            let boxes = typed.shaped(&[r.images.len(), 4])?;
+            g.roi_align(REGIONS, x.shaped(&r.x)?, boxes, images.view(), y.shaped_mut(&r.y)?)
+        })
+    }),
+    problem("roi_align_bwd", "boxes", F32_BF16, |cx, dt| {
+        let r = regions(cx);
+        let [n, m] = [&r.x, &r.y].map(|s| s.iter().product::<usize>());
+        let (dy, boxes, images) = (cx.normal(dt, m)?, cx.gpu.upload(&r.boxes)?, cx.gpu.upload(&r.images)?);
+        let mut typed = cx.empty(dt, r.boxes.len())?;
+        cx.gpu.cast(boxes.view(), typed.view_mut())?;
+        let mut dx = cx.empty(dt, n)?;
+        bytes((n + m) * dt.size(), move |g| {
+            let boxes = typed.shaped(&[r.images.len(), 4])?;
+            g.roi_align_bwd(REGIONS, dy.shaped(&r.y)?, boxes, images.view(), dx.shaped_mut(&r.x)?.into())
         })
     }),
     problem("nms", "boxes", F32, |cx, dt| {

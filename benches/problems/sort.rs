@@ -46,6 +46,15 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (dy, i, mut dx) = (cx.normal(dt, n)?, cx.permutation(n)?, cx.empty(dt, n)?);
         bytes(n * (2 * dt.size() + 8), move |g| g.sort_bwd(0, dy.view(), i.view(), dx.view_mut().into()))
     }),
+    problem("linear_assignment", "objects_and_queries", F32, |cx, dt| {
+        let [images, objects, queries] = [cx.pick(1, 4, 64), cx.pick(4, 10, 40), cx.pick(8, 50, 300)];
+        let (cost, mut column) =
+            (cx.normal(dt, images * objects * queries)?, cx.empty(DType::I64, images * objects)?);
+        bytes(images * objects * queries * dt.size(), move |g| {
+            let cost = cost.shaped(&[images, objects, queries])?;
+            g.linear_assignment(cost, None, column.shaped_mut(&[images, objects])?)
+        })
+    }),
     problem("search_sorted", "1024_edges", F32, |cx, dt| {
         let (n, edges) = (cx.n(), 1024);
         let (x, v) = (cx.normal(dt, edges)?, cx.normal(dt, n)?);

@@ -74,9 +74,9 @@ pub use self::core::host_tensor::HostTensor;
 pub use self::core::tensor::{Device, Operand, Tensor};
 pub use self::core::{autograd, limits};
 pub use self::functional::{
-    BatchNormStats, ConvLstmParams, Graph, Groups, HeatOperator, LinearCrossEntropyLoss, Mesh, MoeRouting,
-    QuantizedWeight, RnnParams, RnnState, RunningStats, ScaledDotProductAttention, SemiSparse,
-    sequence_lengths,
+    BatchNormStats, ConvLstmParams, Graph, Groups, HeatOperator, LaplacianWeights, LinearCrossEntropyLoss,
+    Mesh, MoeRouting, QuantizedWeight, RnnParams, RnnState, RunningStats, ScaledDotProductAttention,
+    SemiSparse, TriangleMesh, sequence_lengths,
 };
 #[cfg(feature = "loom")]
 pub use self::interop::loom;

@@ -116,6 +116,31 @@ impl SortOps for CpuBackend {
         store_grad(OP, &dx, &out)
     }
 
+    fn linear_assignment(&self, cost: View<'_>, counts: Option<View<'_>>, column: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "linear_assignment";
+        let [problems, rows, columns] = check_linear_assignment(&cost, counts.as_ref(), &column)?;
+        self.count();
+        let counts = match counts {
+            Some(c) => self.lookup(OP, c, rows + 1)?.into_iter().map(|n| n.unwrap_or(0)).try_vec()?,
+            None => filled(problems, rows)?,
+        };
+        let cost = gather_f64(OP, cost)?;
+        let mut found = filled(problems * rows, -1i64)?;
+        for (b, n) in counts.into_iter().enumerate() {
+            let (cost, to) = (&cost[b * rows * columns..], &mut found[b * rows..(b + 1) * rows]);
+            if n <= columns {
+                let of = least_cost(n, columns, |r, c| cost[r * columns + c])?;
+                to[..n].copy_from_slice(&of);
+            } else {
+                let of = least_cost(columns, n, |c, r| cost[r * columns + c])?;
+                for (c, r) in of.into_iter().enumerate().filter(|(_, r)| *r >= 0) {
+                    to[r as usize] = c as i64;
+                }
+            }
+        }
+        store::<i64>(OP, &column, &found)
+    }
+
     fn search_sorted(
         &self,
         right: bool,
@@ -147,4 +172,57 @@ impl SortOps for CpuBackend {
             store_index(OP, &index, &at)
         })
     }
+}
+
+/// The columns of n rows among m >= n columns whose costs have the least sum, by augmenting paths. Rows and columns count from 1 here; column 0
+/// belongs to the row that looks for one. A row from which no path leads to a free column over finite costs has -1.
+fn least_cost(n: usize, m: usize, cost: impl Fn(usize, usize) -> f64) -> Result<Vec<i64>> {
+    let (mut of_row, mut of_column) = (filled(n + 1, 0.0)?, filled(m + 1, 0.0)?);
+    let mut owner = filled(m + 1, 0usize)?;
+    for row in 1..=n {
+        owner[0] = row;
+        let (mut least, mut from) = (filled(m + 1, f64::INFINITY)?, filled(m + 1, 0)?);
+        let mut done = filled(m + 1, false)?;
+        let mut at = 0;
+        while at == 0 || owner[at] != 0 {
+            done[at] = true;
+            let r = owner[at];
+            let (mut step, mut next) = (f64::INFINITY, 0);
+            for c in (1..=m).filter(|&c| !done[c]) {
+                let pair = cost(r - 1, c - 1);
+                let reduced = pair - of_row[r] - of_column[c];
+                if pair.is_finite() && reduced < least[c] {
+                    (least[c], from[c]) = (reduced, at);
+                }
+                if least[c] < step {
+                    (step, next) = (least[c], c);
+                }
+            }
+            if next == 0 {
+                // No free column in reach: all stay as they are.
+                at = 0;
+                break;
+            }
+            for (c, &closed) in done.iter().enumerate() {
+                if closed {
+                    of_row[owner[c]] += step;
+                    of_column[c] -= step;
+                } else {
+                    least[c] -= step;
+                }
+            }
+            at = next;
+        }
+        while at != 0 {
+            owner[at] = owner[from[at]];
+            at = from[at];
+        }
+    }
+    let mut found = filled(n, -1)?;
+    for (c, &row) in owner.iter().enumerate().skip(1) {
+        if row > 0 {
+            found[row - 1] = c as i64 - 1;
+        }
+    }
+    Ok(found)
 }

@@ -125,6 +125,52 @@ io_struct! {
     }
 }
 
+/// Samples of a region along an axis, over all bins: larger boxes get no more.
+pub(crate) const ROI_SAMPLES: usize = 1 << 22;
+
+/// Parameters of [`ResampleOps::roi_align`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct RoiAlign {
+    /// Cells of x per unit of the boxes.
+    pub spatial_scale: f64,
+    /// Samples of a bin along each axis; 0: as many as the bin is cells long, rounded up.
+    pub sampling_ratio: usize,
+    /// Whether a cell's centre is half a cell behind its number: boxes are moved by half a cell. Without, they are at least one cell long.
+    pub aligned: bool,
+}
+
+impl Default for RoiAlign {
+    fn default() -> Self {
+        RoiAlign::new()
+    }
+}
+
+impl RoiAlign {
+    /// torchvision's defaults: boxes in cells, as many samples as a bin has cells, not aligned.
+    pub const fn new() -> Self {
+        RoiAlign { spatial_scale: 1.0, sampling_ratio: 0, aligned: false }
+    }
+
+    /// Sets the cells per unit of the boxes.
+    pub const fn spatial_scale(mut self, scale: f64) -> Self {
+        self.spatial_scale = scale;
+        self
+    }
+
+    /// Sets the samples of a bin along each axis.
+    pub const fn sampling_ratio(mut self, samples: usize) -> Self {
+        self.sampling_ratio = samples;
+        self
+    }
+
+    /// Moves boxes by half a cell.
+    pub const fn aligned(mut self, on: bool) -> Self {
+        self.aligned = on;
+        self
+    }
+}
+
 op_family! {
     /// Interpolation and sampling of images and volumes: x [N, C, spatial...]. f32, f16, bf16, f64; all operands contiguous. Positions and
     /// weights in the arithmetic type; gradients gather, so that each element is written once and in a fixed order: all are deterministic.
@@ -147,6 +193,14 @@ op_family! {
         /// dx and dgrid. Where padding holds a position fixed its gradient is 0; nearest has no gradient of the grid (0). A position that is
         /// NaN sends nothing to dx and has the gradient NaN (nearest: 0). The parts of dx are sorted by cell and added in the order of the outputs.
         fn grid_sample_bwd(&self, p: GridSample, io: GridSampleBwd<'_>) -> Result<()>;
+        /// y [K, C, h, w] = for each of K boxes [K, 4] (x1, y1, x2, y2) of x [N, C, H, W] its h x w bins, each the mean of bilinear samples; `images`
+        /// (i32 or i64 \[K\]) are the boxes' images. A sample more than a cell outside counts as 0. A box that is not finite gives NaN; an image
+        /// outside [0, N) gives zeros and is `IndexOutOfRange`. At most 2^22 samples lie along an axis of a box. `Invalid` for sides h, w and
+        /// samples beyond that. Source Mask R-CNN (He et al., 2017); oracle `torchvision.ops.roi_align`.
+        fn roi_align(&self, p: RoiAlign, x: View<'_>, boxes: View<'_>, images: View<'_>, y: ViewMut<'_>) -> Result<()>;
+        /// dx = for each cell the sum over the boxes and samples that read it; boxes that are not finite send nothing. The boxes get no
+        /// gradient. dx [N, C, H, W] is the input's shape.
+        fn roi_align_bwd(&self, p: RoiAlign, dy: View<'_>, boxes: View<'_>, images: View<'_>, dx: GradMut<'_>) -> Result<()>;
         /// Keeps the boxes [n, 4] (x1, y1, x2, y2) that overlap no kept box of a higher score (of equal scores the first box) with an
         /// intersection over union above `iou_threshold`; with `groups` (i32 or i64 \[n\]) only boxes of one group exclude each other. Their numbers go to
         /// the front of `keep` (i64 \[n\]) by falling score, the rest of which stays as it is; `count` is one i64. No gradient.
@@ -370,6 +424,95 @@ pub(crate) fn check_grid_sample_bwd(p: GridSample, io: &GridSampleBwd<'_>) -> Re
             others.push((arg, v));
         }
     }
+    Ok(s)
+}
+
+/// Sizes of a region pooling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RoiSizes {
+    pub(crate) batch: usize,
+    pub(crate) channels: usize,
+    /// H, W.
+    pub(crate) input: [usize; 2],
+    pub(crate) boxes: usize,
+    /// h, w.
+    pub(crate) bins: [usize; 2],
+}
+
+fn check_roi(
+    op: &'static str,
+    p: RoiAlign,
+    x: (&'static str, &View<'_>),
+    [boxes, images]: [&View<'_>; 2],
+    y: (&'static str, &View<'_>),
+) -> Result<RoiSizes> {
+    if !p.spatial_scale.is_finite() || p.spatial_scale <= 0.0 {
+        return Err(GpuError::invalid(op, "spatial_scale", "a positive number", p.spatial_scale.to_string()));
+    }
+    check::float(op, x.0, x.1)?;
+    for (arg, v) in [("boxes", boxes), y] {
+        check::dtype(op, arg, v, x.1.dtype())?;
+    }
+    check::one_of(op, "images", images, &[DType::I32, DType::I64])?;
+    let &[batch, channels, height, width] = x.1.shape() else {
+        return Err(GpuError::invalid(op, x.0, "shape [N, C, H, W]", format!("{:?}", x.1.shape())));
+    };
+    let &[count, 4] = boxes.shape() else {
+        return Err(GpuError::invalid(op, "boxes", "shape [K, 4]", format!("{:?}", boxes.shape())));
+    };
+    check::shape(op, "images", images, &[count])?;
+    let ys = y.1.shape();
+    let &[first, second, rows, columns] = ys else {
+        return Err(GpuError::invalid(op, y.0, "shape [K, C, h, w]", format!("{ys:?}")));
+    };
+    if [first, second] != [count, channels] {
+        let want = format!("shape [{count}, {channels}, h, w]");
+        return Err(GpuError::invalid(op, y.0, want, format!("{ys:?}")));
+    }
+    solid(op, x.0, &[height, width])?;
+    if height * width > i32::MAX as usize {
+        let got = format!("{} cells", height * width);
+        return Err(GpuError::invalid(op, x.0, "planes of less than 2^31 cells", got));
+    }
+    // A bin's number is an `int`, and so are the samples of all bins of an axis.
+    if rows == 0 || columns == 0 || rows > 1 << 15 || columns > 1 << 15 {
+        return Err(GpuError::invalid(op, y.0, "h and w from 1 to 2^15", format!("{ys:?}")));
+    }
+    if p.sampling_ratio > ROI_SAMPLES / rows.max(columns) {
+        let want = format!("at most {} for {rows} x {columns} bins", ROI_SAMPLES / rows.max(columns));
+        return Err(GpuError::invalid(op, "sampling_ratio", want, p.sampling_ratio.to_string()));
+    }
+    for (arg, v) in [x, ("boxes", boxes), ("images", images), y] {
+        check::contiguous(op, arg, v)?;
+    }
+    Ok(RoiSizes { batch, channels, input: [height, width], boxes: count, bins: [rows, columns] })
+}
+
+/// Checks of [`ResampleOps::roi_align`].
+pub(crate) fn check_roi_align(
+    p: RoiAlign,
+    x: &View<'_>,
+    boxes: &View<'_>,
+    images: &View<'_>,
+    y: &ViewMut<'_>,
+) -> Result<RoiSizes> {
+    const OP: &str = "roi_align";
+    let s = check_roi(OP, p, ("x", x), [boxes, images], ("y", &y.as_view()))?;
+    check::separate_output(OP, "y", y, &[("x", *x), ("boxes", *boxes), ("images", *images)])?;
+    Ok(s)
+}
+
+/// Checks of [`ResampleOps::roi_align_bwd`].
+pub(crate) fn check_roi_align_bwd(
+    p: RoiAlign,
+    dy: &View<'_>,
+    boxes: &View<'_>,
+    images: &View<'_>,
+    dx: &GradMut<'_>,
+) -> Result<RoiSizes> {
+    const OP: &str = "roi_align_bwd";
+    let s = check_roi(OP, p, ("dx", &dx.out.as_view()), [boxes, images], ("dy", dy))?;
+    check::separate_output(OP, "dx", &dx.out, &[("dy", *dy), ("boxes", *boxes), ("images", *images)])?;
     Ok(s)
 }
 

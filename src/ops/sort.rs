@@ -20,7 +20,7 @@ io_struct! {
 }
 
 op_family! {
-    /// Sorting, selection and search. Operands are contiguous.
+    /// Sorting, selection, search and assignment. Operands are contiguous.
     ///
     /// NaN counts as larger than everything (all NaN are equal), and zeros of both signs are equal. Equal values stay in the order of their
     /// positions, in both directions, so that every result is unique.
@@ -40,6 +40,13 @@ op_family! {
         /// number of edges for NaN. `sorted` is ascending along its last axis: a vector for all values, or with the leading axes of `values`.
         /// `index` is i32 or i64 of the values' shape. Any dtype. Oracle `torch.searchsorted`, `torch.bucketize`.
         fn search_sorted(&self, right: bool, sorted: View<'_>, values: View<'_>, index: ViewMut<'_>) -> Result<()>;
+        /// Assignment of least cost: for each of B problems [R, C] of `cost` the column of each row (i64 [B, R]), such that no two rows have
+        /// one column and the sum of their costs is the smallest; as many rows have one as the smaller side is long, the others -1. With
+        /// `counts` (i32 or i64 \[B\]) only the first rows of each problem take part, the others get -1; a count outside [0, R] is
+        /// `IndexOutOfRange` and counts as 0. A cost that is not finite forbids the pair, and a row that no path reaches then gets -1. Exact up
+        /// to rounding of the arithmetic type; f32, f16, bf16, f64; no gradient. `Invalid` for sides from 2^24 on.
+        /// Source shortest augmenting paths (Jonker and Volgenant, 1987); oracle `scipy.optimize.linear_sum_assignment`.
+        fn linear_assignment(&self, cost: View<'_>, counts: Option<View<'_>>, column: ViewMut<'_>) -> Result<()>;
     }
 }
 
@@ -166,4 +173,32 @@ pub(crate) fn check_search_sorted(
             Err(GpuError::invalid(OP, "values", want, format!("shape {:?}", values.shape())))
         }
     }
+}
+
+/// Checks of [`SortOps::linear_assignment`]; problems, rows, columns.
+pub(crate) fn check_linear_assignment(
+    cost: &View<'_>,
+    counts: Option<&View<'_>>,
+    column: &ViewMut<'_>,
+) -> Result<[usize; 3]> {
+    const OP: &str = "linear_assignment";
+    check::float(OP, "cost", cost)?;
+    let &[problems, rows, columns] = cost.shape() else {
+        return Err(GpuError::invalid(OP, "cost", "shape [B, R, C]", format!("{:?}", cost.shape())));
+    };
+    // Kernels compare numbers of columns as floats.
+    if rows.max(columns) >= 1 << 24 {
+        let got = format!("{:?}", cost.shape());
+        return Err(GpuError::invalid(OP, "cost", "less than 2^24 rows and columns", got));
+    }
+    check::contiguous(OP, "cost", cost)?;
+    let mut inputs = vec![("cost", *cost)];
+    if let Some(c) = counts {
+        check::one_of(OP, "counts", c, &[DType::I32, DType::I64])?;
+        check::shape(OP, "counts", c, &[problems])?;
+        check::contiguous(OP, "counts", c)?;
+        inputs.push(("counts", *c));
+    }
+    check::exact_output(OP, "column", column, &[problems, rows], DType::I64, &mut inputs)?;
+    Ok([problems, rows, columns])
 }

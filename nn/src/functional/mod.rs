@@ -32,7 +32,7 @@ pub(crate) use self::elementwise::radial::Radial;
 pub use self::graph::{Graph, Groups};
 pub(crate) use self::index::range::check_values;
 pub use self::language_model::LinearCrossEntropyLoss;
-pub use self::mesh::{HeatOperator, Mesh};
+pub use self::mesh::{HeatOperator, LaplacianWeights, Mesh, TriangleMesh};
 pub use self::moe::MoeRouting;
 pub use self::norm::{BatchNormStats, RunningStats};
 pub use self::quantized::{QuantizedWeight, SemiSparse};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use trefoil::DType;
-use trefoil::ops::resample::{GridSample, GridSampleBwd, Interpolate, InterpolateMode};
+use trefoil::ops::resample::{GridSample, GridSampleBwd, Interpolate, InterpolateMode, RoiAlign};
 
 use crate::core::autograd::{BackwardCtx, Saved, linear_map, out};
 use crate::core::error::{Result, invalid};
@@ -155,6 +155,40 @@ impl Tensor {
                     .dx(out(&dx)?)
                     .dgrid(out(&dgrid)?);
                 Ok(dy.device().grid_sample_bwd(p, io)?)
+            }
+        }))
+    }
+
+    /// Regions of x [N, C, H, W] as `size` [h, w] bins each, the means of bilinear samples: `boxes` [K, 4] (x1, y1, x2, y2) of this tensor's
+    /// dtype, `images` (i32 or i64 [K]) the image of each `->` [K, C, h, w]. A box that is not finite gives NaN. The input receives the
+    /// gradient; the boxes have none. Source `torchvision.ops.roi_align`, whose `sampling_ratio` of -1 is 0 here. Errors: `Invalid` for shapes
+    /// and dtypes that do not fit, bins or samples beyond 2^15 and 2^22 along an axis, a scale that is not positive; an image out of range is
+    /// reported when the device is next waited for.
+    pub fn roi_align(
+        &self,
+        boxes: &Tensor,
+        images: &Tensor,
+        size: [usize; 2],
+        p: RoiAlign,
+    ) -> Result<Tensor> {
+        const OP: &str = "roi_align";
+        for t in [boxes, images] {
+            same_device(OP, self, t)?;
+        }
+        let (&[_, channels, _, _], &[count]) = (self.shape(), images.shape()) else {
+            let got = format!("shapes {:?} and {:?}", self.shape(), images.shape());
+            return Err(invalid(OP, "x", "shapes [N, C, H, W] of x and [K] of images", got));
+        };
+        let (x, boxes, images) = (self.contiguous()?, boxes.detach().contiguous()?, images.contiguous()?);
+        let y = self.like(&[count, channels, size[0], size[1]])?;
+        let [xo, bo, io, yo] = [&x, &boxes, &images, &y].map(Tensor::operand);
+        self.device().roi_align(p, xo.view()?, bo.view()?, io.view()?, yo.view_mut()?)?;
+        Ok(y.record(OP, &[self], || {
+            move |cx: &mut BackwardCtx<'_>| {
+                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let dy = cx.dy()?.contiguous()?;
+                let [dyo, bo, io] = [&dy, &boxes, &images].map(Tensor::operand);
+                Ok(dy.device().roi_align_bwd(p, dyo.view()?, bo.view()?, io.view()?, dx.out()?)?)
             }
         }))
     }

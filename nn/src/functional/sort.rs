@@ -7,6 +7,7 @@ use trefoil::ops::sort::SortIo;
 use crate::core::autograd::{BackwardCtx, Saved};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, axis, same_device};
+use crate::functional::operand::{operand, view, whole};
 
 impl Tensor {
     /// Values in order along an axis, and where they were (i64). Stable; NaN counts as the largest. The gradient goes back to those places.
@@ -75,6 +76,28 @@ impl Tensor {
         let (so, vo, io) = (sorted.operand(), v.operand(), index.operand());
         self.device().search_sorted(right, so.view()?, vo.view()?, io.view_mut()?)?;
         Ok(index)
+    }
+
+    /// Assignment of least cost: for problems `[B, R, C]`, or one `[R, C]`, of this tensor, floats, the column (i64 `[B, R]` or `[R]`) of each
+    /// row, such that no two rows have one column and the sum of their costs is the smallest. As many rows have one as the smaller side is
+    /// long, the others -1. With `counts` (i32 or i64 `[B]`) only the first rows of each problem take part. A cost that is not finite forbids
+    /// the pair. Exact up to rounding; stays on the device; no gradient. Source `scipy.optimize.linear_sum_assignment`. Errors: `Invalid` for
+    /// shapes and dtypes that do not fit, sides from 2^24 on; a count out of range is reported when the device is next waited for.
+    pub fn linear_assignment(&self, counts: Option<&Tensor>) -> Result<Tensor> {
+        const OP: &str = "linear_assignment";
+        if let Some(c) = counts {
+            same_device(OP, self, c)?;
+        }
+        let cost = self.detach().contiguous()?;
+        let cost = if let &[r, c] = cost.shape() { cost.reshape(&[1, r, c])? } else { cost };
+        let &[problems, rows, _] = cost.shape() else {
+            return Err(invalid(OP, "cost", "shape [B, R, C] or [R, C]", format!("{:?}", self.shape())));
+        };
+        let counts = whole(counts)?;
+        let column = Tensor::empty(self.device(), DType::I64, &[problems, rows])?;
+        let (co, no, to) = (cost.operand(), operand(counts.as_ref()), column.operand());
+        self.device().linear_assignment(co.view()?, view(&no)?, to.view_mut()?)?;
+        if self.rank() == 2 { column.reshape(&[rows]) } else { Ok(column) }
     }
 
     /// Sums of all elements of an axis up to each one. Integers give i64.

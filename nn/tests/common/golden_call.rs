@@ -113,6 +113,9 @@ fn multi_head(cx: &InitContext, o: &Options<'_>) -> Result<MultiHeadAttention> {
     if o.0.contains_key("kdim") || o.0.contains_key("vdim") {
         l = l.key_value_dims(o.optional("kdim").unwrap_or(e), o.optional("vdim").unwrap_or(e))?;
     }
+    if let Some(n) = o.optional("num_kv_heads") {
+        l = l.num_kv_heads(n)?;
+    }
     if let Some(rope) = o.0.get("rope") {
         l = l.rope(rope["base"].as_f64().unwrap())?;
     }

@@ -165,12 +165,89 @@ class Mha(nn.Module):
         return self.out_proj(o.transpose(-2, -3).flatten(-2))
 
 
+class GroupedMha(nn.Module):
+    """Multi-head attention whose groups of query heads share keys and values, by PyTorch's own grouped attention."""
+
+    def __init__(self, e, h, kv, kdim=None, vdim=None, bias=True, rope=None):
+        super().__init__()
+        width = e // h * kv
+        if kdim is None and vdim is None:
+            self.in_proj_weight = nn.Parameter(torch.empty(e + 2 * width, e))
+        else:
+            for name, rows, columns in (("q", e, e), ("k", width, kdim or e), ("v", width, vdim or e)):
+                self.register_parameter(f"{name}_proj_weight", nn.Parameter(torch.empty(rows, columns)))
+        if bias:
+            self.in_proj_bias = nn.Parameter(torch.empty(e + 2 * width))
+        self.out_proj = nn.Linear(e, e, bias)
+        self.widths, self.heads, self.rope = [e, width, width], [h, kv, kv], rope
+
+    def forward(self, query, key=None, value=None, attn_mask=None, key_padding_mask=None, is_causal=False):
+        key = query if key is None else key
+        value = key if value is None else value
+        if hasattr(self, "in_proj_weight"):
+            weights = self.in_proj_weight.split(self.widths)
+        else:
+            weights = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
+        biases = self.in_proj_bias.split(self.widths) if hasattr(self, "in_proj_bias") else [None] * 3
+        parts = zip((query, key, value), weights, biases, self.heads)
+        q, k, v = (F.linear(t, w, b).unflatten(-1, (n, -1)).transpose(-2, -3) for t, w, b, n in parts)
+        if self.rope is not None:
+            q, k = rotate(q, self.rope), rotate(k, self.rope)
+        if is_causal:
+            own = blocked(later(q.shape[-2], k.shape[-2]))
+            attn_mask = own if attn_mask is None else attn_mask + own
+        if key_padding_mask is not None:
+            keys = blocked(key_padding_mask.bool())[:, None, None, :]
+            attn_mask = keys if attn_mask is None else attn_mask + keys
+        o = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, enable_gqa=True)
+        return self.out_proj(o.transpose(-2, -3).flatten(-2))
+
+
 def rotate(x, base):
     """Pairs (2i, 2i + 1) of `[.., T, d]`, by complex numbers."""
     t, d = x.shape[-2:]
     angle = torch.arange(t)[:, None] * base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
     z = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(torch.ones_like(angle), angle)
     return torch.view_as_real(z).flatten(-2)
+
+
+def grouped(s):
+    def case(label, e, h, kv, inputs, args=None, training=True, rope=None, **options):
+        config = {"embed_dim": e, "num_heads": h, "num_kv_heads": kv, **options}
+        if rope is not None:
+            config["rope"] = {"base": rope}
+        own = {k: v for k, v in options.items() if k not in ("dropout", "is_causal")}
+        s.case(
+            "multi_head_attention",
+            label,
+            config,
+            GroupedMha(e, h, kv, rope=rope, **own),
+            inputs,
+            training=training,
+            args=args,
+            call=lambda m, **v: m(**v, **(args or {})),
+        )
+
+    case("grouped", 8, 4, 2, {"query": (2, 3, 8)})
+    case("multi_query_causal_no_bias", 6, 3, 1, {"query": (2, 4, 6)}, {"is_causal": True}, bias=False)
+    case("grouped_widths", 8, 4, 2, {"query": (2, 3, 8), "key": (2, 5, 3), "value": (2, 5, 6)}, kdim=3, vdim=6)
+    case(
+        "grouped_rope_padding",
+        8,
+        4,
+        2,
+        {"query": (2, 4, 8), "key_padding_mask": padding(4, 2, of=4)},
+        rope=10000.0,
+    )
+    case(
+        "grouped_float_mask_eval",
+        8,
+        4,
+        2,
+        {"query": (2, 3, 8), "key": (2, 4, 8), "attn_mask": (2, 4, 3, 4)},
+        training=False,
+        dropout=0.25,
+    )
 
 
 def multi_head(s):
@@ -318,6 +395,7 @@ def attention():
     s = Suite("attention")
     single_head(s)
     multi_head(s)
+    grouped(s)
     cross(s)
     return s
 

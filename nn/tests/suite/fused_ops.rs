@@ -5,6 +5,7 @@ use trefoil::ops::activation::Activation;
 use trefoil::ops::conv::Conv;
 use trefoil::ops::quantized::Fp8;
 use trefoil::ops::random::Rng;
+use trefoil::ops::resample::RoiAlign;
 use trefoil_nn::{QuantizedWeight, Result, Tensor};
 
 use crate::common::everywhere::{everywhere, values};
@@ -180,6 +181,29 @@ fn semi_sparse_matrices() {
         let want = values(&s.to_dense().unwrap().matmul(&b).unwrap());
         close(&values(&s.matmul(&b).unwrap()), &want, 1e-6, "product");
         assert!(x.narrow(1, 0, 6).unwrap().sparse_compress().is_err() && s.matmul(&x).is_err());
+    }
+}
+
+#[test]
+fn regions_of_images() {
+    for d in devices() {
+        // One channel of x + 10 y: the mean of a region is the value at its centre.
+        let plane: Vec<f32> = (0..48).map(|i| (i % 8) as f32 + 10.0 * (i / 8) as f32).collect();
+        let x = f32s(&d, &[plane.clone(), plane.iter().map(|v| -v).collect()].concat(), &[2, 1, 6, 8])
+            .with_grad();
+        let boxes = f32s(&d, &[2., 2., 10., 6., 4., 4., 12., 8.], &[2, 4]);
+        let images = Tensor::from_slice(&d, &[0i32, 1], &[2]).unwrap();
+        let p = RoiAlign::new().spatial_scale(0.5);
+        let y = x.roi_align(&boxes, &images, [1, 2], p).unwrap();
+        assert_eq!(y.to_vec::<f32>().unwrap(), [22., 24., -33., -35.], "on {}", id(&d));
+        y.sum().unwrap().backward().unwrap();
+        let dx = values(&x.grad().unwrap());
+        close(&[dx[..48].iter().sum(), dx[48..].iter().sum()], &[2.0, 2.0], 1e-6, "sums of the gradient");
+        let far = Tensor::from_slice(&d, &[0i32, 2], &[2]).unwrap();
+        let lost = x.roi_align(&boxes, &far, [1, 2], p).and_then(|y| y.to_vec::<f32>());
+        assert!(lost.unwrap_err().to_string().contains("roi_align"), "on {}", id(&d));
+        assert!(x.roi_align(&boxes, &images, [0, 2], p).is_err());
+        assert!(x.roi_align(&images, &images, [1, 2], p).is_err());
     }
 }
 

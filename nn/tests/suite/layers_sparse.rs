@@ -9,7 +9,7 @@ use trefoil_nn::{Layer, LayerExt, Tensor};
 
 use crate::common::everywhere::resident;
 use crate::common::layers::{f64s, gradcheck_layer, refused, round_trip, state_names};
-use crate::common::{cpu, tensor};
+use crate::common::{close, cpu, tensor};
 
 fn positions(l: &SparseLinear) -> Vec<(i64, i64)> {
     let t = l.state_dict().unwrap()["indices"].clone();
@@ -32,6 +32,24 @@ fn gradients_at_stored_positions() {
         resident("sparse", &d, step);
     }
     assert_eq!(new(0.5).forward(&tensor(&d, &[0, 5], 1)).unwrap().shape(), [0, 4]);
+}
+
+#[test]
+fn few_weights_are_multiplied_by_their_indices() {
+    let (d, cx) = (cpu(), f64s());
+    let l = SparseLinear::new(&cx, 12, 10, 0.96).unwrap().activation(Activation::Tanh);
+    let at = positions(&l);
+    assert_eq!(at.len(), 4);
+    let x = tensor(&d, &[3, 12], 1);
+    gradcheck_layer("few weights", &l, std::slice::from_ref(&x), |t| l.forward(&t[0]));
+    // The same as with the whole matrix.
+    let state = l.state_dict().unwrap();
+    let (values, mut w) = (state["values"].to_vec::<f64>().unwrap(), vec![0.0; 120]);
+    at.iter().zip(values).for_each(|(&(r, c), v)| w[(12 * r + c) as usize] = v);
+    let w = Tensor::from_slice(&d, &w, &[10, 12]).unwrap();
+    let want = x.matmul(&w.t().unwrap()).unwrap().add(&state["bias"]).unwrap();
+    let want = want.activation(Activation::Tanh).unwrap().to_vec::<f64>().unwrap();
+    close(&l.forward(&x).unwrap().to_vec::<f64>().unwrap(), &want, 1e-12, "few weights");
 }
 
 #[test]

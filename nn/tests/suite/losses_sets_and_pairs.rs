@@ -91,24 +91,28 @@ fn least(cost: &[f64], columns: usize, rows: usize, used: &mut Vec<usize>) -> f6
 
 #[test]
 fn assignments_are_the_best_there_are() {
-    for (k, (rows, columns)) in [(1, 1), (3, 3), (4, 6), (5, 5), (2, 7), (0, 3)].into_iter().enumerate() {
-        let cost = noise(k as u64 + 1, rows * columns);
-        let found = linear_assignment(&cost, rows, columns).unwrap();
-        let sum: f64 = found.iter().enumerate().map(|(r, c)| cost[r * columns + c.unwrap()]).sum();
-        assert!((sum - least(&cost, columns, rows, &mut vec![])).abs() < 1e-12, "{rows} x {columns}");
-        // The other way round the same pairs are found.
-        let turned: Vec<f64> = (0..columns)
-            .flat_map(|c| (0..rows).map(move |r| (r, c)))
-            .map(|(r, c)| cost[r * columns + c])
-            .collect();
-        let back = linear_assignment(&turned, columns, rows).unwrap();
-        for (r, c) in found.iter().enumerate() {
-            assert_eq!(back[c.unwrap()], Some(r));
+    for d in devices() {
+        for (k, (rows, columns)) in [(1, 1), (3, 3), (4, 6), (5, 5), (2, 7), (0, 3)].into_iter().enumerate() {
+            let cost: Vec<f32> = noise(k as u64 + 1, rows * columns).iter().map(|&x| x as f32).collect();
+            let exact: Vec<f64> = cost.iter().map(|&x| f64::from(x)).collect();
+            let cost = f32s(&d, &cost, &[rows, columns]);
+            let found = cost.linear_assignment(None).unwrap().to_vec::<i64>().unwrap();
+            let sum: f64 = found.iter().enumerate().map(|(r, &c)| exact[r * columns + c as usize]).sum();
+            assert!((sum - least(&exact, columns, rows, &mut vec![])).abs() < 1e-12, "{rows} x {columns}");
+            // The other way round the same pairs are found.
+            let back = cost.t().unwrap().linear_assignment(None).unwrap().to_vec::<i64>().unwrap();
+            for (r, &c) in found.iter().enumerate() {
+                assert_eq!(back[c as usize], r as i64);
+            }
+            assert_eq!(back.iter().filter(|r| **r >= 0).count(), rows);
         }
-        assert_eq!(back.iter().flatten().count(), rows);
+        let forbidden = f32s(&d, &[f32::NAN, 5.0, f32::INFINITY, 1.0], &[2, 2]);
+        assert_eq!(forbidden.linear_assignment(None).unwrap().to_vec::<i64>().unwrap(), [1, -1]);
+        let counts = ids(&d, &[1], &[1]);
+        let first = f32s(&d, &[3.0, 1.0, 1.0, 5.0], &[1, 2, 2]).linear_assignment(Some(&counts)).unwrap();
+        assert_eq!(first.to_vec::<i64>().unwrap(), [1, -1]);
+        assert!(f32s(&d, &[1.0], &[1]).linear_assignment(None).is_err());
     }
-    assert!(linear_assignment(&[1.0, f64::NAN], 1, 2).is_err());
-    assert!(linear_assignment(&[1.0], 1, 2).is_err());
 }
 
 fn detr(d: &Device) -> (Tensor, Tensor, Vec<ImageTargets>) {
@@ -122,20 +126,46 @@ fn detr(d: &Device) -> (Tensor, Tensor, Vec<ImageTargets>) {
     (f32s(d, &logits, &[2, 3, 4]).with_grad(), f32s(d, &boxes, &[2, 3, 4]).with_grad(), targets)
 }
 
+/// The queries of the two objects of the first image, by trying all pairs of them.
+fn best_pairs(loss: &DetrLoss, logits: &Tensor, boxes: &Tensor, t: &ImageTargets) -> Vec<usize> {
+    let (x, b) = (values(logits), values(boxes));
+    let corners = |v: [f64; 4]| [v[0] - v[2] / 2.0, v[1] - v[3] / 2.0, v[0] + v[2] / 2.0, v[1] + v[3] / 2.0];
+    let cost = |i: usize, q: usize| {
+        let row = &x[4 * q..4 * q + 4];
+        let chance = row[t.labels[i]].exp() / row.iter().map(|x| x.exp()).sum::<f64>();
+        let (p, o): ([f64; 4], _) = (std::array::from_fn(|k| b[4 * q + k]), t.boxes[i].map(f64::from));
+        let l1: f64 = (0..4).map(|k| (p[k] - o[k]).abs()).sum();
+        let (p, o) = (corners(p), corners(o));
+        let side = |k: usize| (p[k + 2].min(o[k + 2]) - p[k].max(o[k])).max(0.0);
+        let hull: f64 = (0..2).map(|k| p[k + 2].max(o[k + 2]) - p[k].min(o[k])).product();
+        let area = |c: [f64; 4]| (c[2] - c[0]) * (c[3] - c[1]);
+        let inter = side(0) * side(1);
+        let union = area(p) + area(o) - inter;
+        let giou = inter / union - (hull - union) / hull;
+        loss.l1 * l1 + loss.giou * (1.0 - giou) - loss.class * chance
+    };
+    let pairs = (0..3).flat_map(|p| (0..3).map(move |q| (p, q))).filter(|(p, q)| p != q);
+    let sum = |&(p, q): &(usize, usize)| cost(0, p) + cost(1, q);
+    let best = pairs.min_by(|a, b| sum(a).total_cmp(&sum(b))).unwrap();
+    vec![best.0, best.1]
+}
+
 #[test]
 fn sets_are_matched_and_compared() {
     for d in devices() {
         let (logits, boxes, targets) = detr(&d);
         let loss = DetrLoss::default();
-        let matches = loss.match_on_host(&logits, &boxes, &targets).unwrap();
-        assert_eq!((matches[0].len(), matches[1].len()), (2, 0));
+        let on_device = DetrTargets::new(&d, 3, &targets).unwrap();
+        let matches = loss.matching(&logits, &boxes, &on_device).unwrap();
+        assert_eq!(matches.shape(), [2, 2]);
+        let matches: Vec<usize> = matches.to_vec::<i64>().unwrap()[..2].iter().map(|&q| q as usize).collect();
+        assert_eq!(matches, best_pairs(&loss, &logits, &boxes, &targets[0]));
         let terms = loss.terms(&logits, &boxes, &targets).unwrap();
         // From the definitions.
         let (x, b) = (values(&logits), values(&boxes));
         let mut classes = [3usize; 6];
         let mut l1 = 0.0;
-        for (i, q) in matches[0].iter().enumerate() {
-            let q = q.unwrap();
+        for (i, &q) in matches.iter().enumerate() {
             classes[q] = targets[0].labels[i];
             l1 += (0..4).map(|k| (b[4 * q + k] - f64::from(targets[0].boxes[i][k])).abs()).sum::<f64>();
         }
@@ -156,14 +186,21 @@ fn sets_are_matched_and_compared() {
         total.backward().unwrap();
         let g = values(&boxes.grad().unwrap());
         for q in 0..6 {
-            let matched = matches[0].contains(&Some(q)) && q < 3;
+            let matched = q < 3 && matches.contains(&q);
             assert_eq!(g[4 * q..4 * q + 4].iter().any(|&x| x != 0.0), matched, "query {q}: {g:?}");
         }
         assert!(values(&logits.grad().unwrap()).iter().all(|x| *x != 0.0));
+        // The objects once on the device, nothing travels.
+        let before = d.counters();
+        loss.terms_of(&logits, &boxes, &on_device).unwrap().giou.backward().unwrap();
+        let after = d.counters();
+        assert_eq!((after.uploads, after.downloads), (before.uploads, before.downloads));
         // Images without objects cost the class alone.
         let empty = [ImageTargets::default(), ImageTargets::default()];
         let terms = loss.terms(&logits.detach(), &boxes.detach(), &empty).unwrap();
         assert_eq!((values(&terms.l1)[0], values(&terms.giou)[0]), (0.0, 0.0));
+        let more = DetrTargets::new(&d, 3, &empty[..1]).unwrap();
+        assert!(loss.terms_of(&logits, &boxes, &more).is_err());
         let bad = [ImageTargets { labels: vec![3], boxes: vec![[0.5; 4]] }, ImageTargets::default()];
         assert!(loss.terms(&logits, &boxes, &bad).is_err());
     }

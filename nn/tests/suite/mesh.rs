@@ -1,8 +1,10 @@
 //! Convolution on meshes and heat diffusion against gathered features and matrix products, on every device.
 
 use trefoil::DType;
+use trefoil::ops::activation::Activation;
 use trefoil::ops::mesh::MeshConv;
-use trefoil_nn::{Device, HeatOperator, Mesh, NnError, Result, Tensor};
+use trefoil_nn::layers::Surface;
+use trefoil_nn::{Device, HeatOperator, LaplacianWeights, Mesh, NnError, Result, Tensor, TriangleMesh};
 
 use crate::common::everywhere::{everywhere_with, values};
 use crate::common::{close, cpu, devices, id, tensor};
@@ -189,4 +191,92 @@ fn heat_diffusion() {
     });
     let e = x.diffusion_conv(&laplacian, &t, &w.narrow(1, 0, 5).unwrap(), None).unwrap_err().to_string();
     assert!(e.contains("`w`") && e.contains("[4, 6]"), "{e}");
+}
+
+/// Side by side squares cut into two triangles each, 4 x 4 vertices.
+fn squares() -> Vec<[usize; 3]> {
+    (0..9)
+        .flat_map(|i| {
+            let v = i / 3 * 4 + i % 3;
+            [[v, v + 1, v + 5], [v, v + 5, v + 4]]
+        })
+        .collect()
+}
+
+/// Positions of those vertices in a plane, each moved a little.
+fn plane() -> Vec<f64> {
+    let shift = [0.1, -0.05, 0.2, 0.0, -0.15, 0.07, 0.12];
+    let at = |v: usize| [(v % 4) as f64 + shift[v % 7], (v / 4) as f64 + shift[(3 * v + 1) % 7], 0.5];
+    (0..16).flat_map(at).collect()
+}
+
+#[test]
+fn laplacians_and_masses_of_triangles() {
+    let (d, root) = (cpu(), 3f64.sqrt());
+    // A regular tetrahedron of side 2 sqrt 2: every angle has 60 degrees.
+    let corners = [1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, 1.0, -1.0, -1.0, -1.0, 1.0];
+    let corners = Tensor::from_slice(&d, &corners, &[4, 3]).unwrap();
+    let solid = TriangleMesh::new(&d, 4, &[[0, 1, 2], [0, 2, 3], [0, 3, 1], [1, 3, 2]]).unwrap();
+    let want = [vec![-1.0 / root; 12], vec![3.0 / root; 4]].concat();
+    close(
+        &values(&solid.laplacian(&corners, LaplacianWeights::Cotangent).unwrap()),
+        &want,
+        1e-12,
+        "cotangents",
+    );
+    let ones = [vec![-1.0; 12], vec![3.0; 4]].concat();
+    close(&values(&solid.laplacian(&corners, LaplacianWeights::Uniform).unwrap()), &ones, 0.0, "ones");
+    close(&values(&solid.mass(&corners).unwrap()), &[2.0 * root; 4], 1e-12, "masses");
+
+    // In a plane, linear functions are harmonic inside, whatever the triangles; the masses are the area.
+    let (flat, at) =
+        (TriangleMesh::new(&d, 16, &squares()).unwrap(), Tensor::from_slice(&d, &plane(), &[16, 3]).unwrap());
+    let l = flat.laplacian(&at, LaplacianWeights::Cotangent).unwrap();
+    let f = Tensor::concat(1, &[&at, &at.ones_like().unwrap().narrow(1, 0, 1).unwrap()]).unwrap();
+    let lf = values(&flat.graph().spmm(&f, Some(&l), None, Activation::Identity).unwrap());
+    for v in [5usize, 6, 9, 10] {
+        close(&lf[4 * v..4 * v + 4], &[0.0; 4], 1e-12, "harmonic");
+    }
+    close(&lf.iter().skip(3).step_by(4).copied().collect::<Vec<_>>(), &[0.0; 16], 1e-12, "sums of rows");
+    assert!(lf[0].abs() > 0.1);
+    let p = plane();
+    let area: f64 = squares()
+        .iter()
+        .map(|f| {
+            let [a, b, c] = f.map(|v| (p[3 * v], p[3 * v + 1]));
+            ((b.0 - a.0) * (c.1 - a.1) - (c.0 - a.0) * (b.1 - a.1)) / 2.0
+        })
+        .sum();
+    close(&[values(&flat.mass(&at).unwrap()).iter().sum()], &[area], 1e-12, "area");
+    assert_eq!(Surface::from_triangles(&flat, &at, LaplacianWeights::Cotangent).unwrap().num_vertices(), 16);
+
+    let make = |d: &Device| TriangleMesh::new(d, 5, &[[0, 1, 2], [2, 1, 3], [0, 2, 4]]).unwrap();
+    everywhere_with("cotangents", &[&[5, 3]], make, same, |t, m| {
+        m.laplacian(&t[0], LaplacianWeights::Cotangent)
+    });
+    everywhere_with("masses", &[&[5, 3]], make, same, |t, m| m.mass(&t[0]));
+    let e = flat.mass(&corners).unwrap_err().to_string();
+    assert!(e.contains("positions") && e.contains("[16, 3]"), "{e}");
+}
+
+#[test]
+fn spirals_around_vertices() {
+    for d in devices() {
+        // An octahedron: all vertices but the one at the other end are neighbours.
+        let faces = [[0, 1, 2], [0, 2, 3], [0, 3, 4], [0, 4, 1], [5, 2, 1], [5, 3, 2], [5, 4, 3], [5, 1, 4]];
+        let m = TriangleMesh::new(&d, 6, &faces).unwrap();
+        let spirals = m.spirals(7).unwrap();
+        assert_eq!((spirals.kind(), spirals.neighbors().shape()), (MeshConv::Spiral, &[6, 7][..]));
+        let list = spirals.neighbors().to_vec::<i64>().unwrap();
+        assert_eq!(&list[..7], [0, 1, 2, 3, 4, 5, -1], "on {}", id(&d));
+        assert_eq!(&list[7..14], [1, 0, 4, 5, 2, 3, -1]);
+        assert_eq!(m.spirals(3).unwrap().neighbors().to_vec::<i64>().unwrap()[..3], [0, 1, 2]);
+        // At a border the neighbours begin where it does: behind 3 comes 1, then 4, then 0, round vertex 2.
+        let open = TriangleMesh::new(&d, 5, &[[0, 1, 2], [2, 1, 3], [0, 2, 4]]).unwrap().spirals(6).unwrap();
+        assert_eq!(open.neighbors().to_vec::<i64>().unwrap()[12..18], [2, 4, 0, 1, 3, -1]);
+        let e =
+            TriangleMesh::new(&d, 4, &[[0, 1, 2], [1, 2, 3]]).unwrap().spirals(2).unwrap_err().to_string();
+        assert!(e.contains("same way") && e.contains("face, 1"), "{e}");
+        assert!(m.spirals(0).is_err());
+    }
 }

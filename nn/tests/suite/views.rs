@@ -15,7 +15,7 @@ use trefoil::ops::pool::Window;
 use trefoil::ops::quantized::Fp8;
 use trefoil::ops::random::Rng;
 use trefoil::ops::reduce::Reduce;
-use trefoil::ops::resample::{GridSample, Interpolate, InterpolateMode, SampleMode};
+use trefoil::ops::resample::{GridSample, Interpolate, InterpolateMode, RoiAlign, SampleMode};
 use trefoil::ops::rnn::{Recurrence, RnnCell};
 use trefoil::ops::shape::PadMode;
 use trefoil_nn::losses::{self as l, Reduction};
@@ -326,6 +326,10 @@ fn networks() -> Vec<Row> {
         "interpolate_by" [F(IMAGE)] |t| [t[0].interpolate_by(&[1.5, 2.0], Interpolate::new(InterpolateMode::Nearest))?];
         "affine_grid" [F(&[2, 2, 3])] |t| [t[0].affine_grid(&[4, 5], false)?];
         "grid_sample" [F(IMAGE), F(&[2, 3, 5, 2])] |t| [t[0].grid_sample(&t[1], GridSample::new(SampleMode::Linear))?];
+        "roi_align" [F(IMAGE), F(&[5, 4]), Ids(&[5], 2)] |t| {
+            let corners = t[1].add(&Tensor::from_slice(t[0].device(), &[0f32, 0.0, 2.0, 3.0], &[4])?)?;
+            [t[0].roi_align(&corners, &t[2], [2, 3], RoiAlign::new().aligned(true))?]
+        };
         "pixel_shuffle" [F(IMAGE)] |t| [t[0].pixel_shuffle(2)?];
         "pixel_unshuffle" [F(IMAGE)] |t| [t[0].pixel_unshuffle(2)?];
         "row_norm" [F(M), F(&[6]), F(&[6])] |t| [t[0].row_norm(&RowNorm::layer(), Some(&t[1]), Some(&t[2]))?];
@@ -352,6 +356,8 @@ fn networks() -> Vec<Row> {
             let corners = t[0].add(&Tensor::from_slice(t[0].device(), &[0f32, 0.0, 1.0, 1.0], &[4])?)?;
             [t[0].nms(&t[1], None, 0.5)?, corners.t()?.contiguous()?.t()?.nms(&t[1], Some(&t[2]), 0.5)?]
         };
+        "linear_assignment" [F(&[2, 3, 5]), F(&[7, 4])] |t|
+            [t[0].linear_assignment(None)?, t[1].linear_assignment(None)?];
         "linear_quantized" [F(M), Mask(&[3, 6]), F(&[3]), F(&[3, 2])] |t| {
             let int8 = QuantizedWeight::Int8 { q: t[1].clone(), scale: t[2].clone() };
             let q = t[1].narrow(1, 0, 3)?;

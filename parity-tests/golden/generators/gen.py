@@ -3,7 +3,7 @@
     python generators/gen.py TABLE.py OUTDIR      one SUITE.json + SUITE.safetensors per suite of the table
     python generators/gen.py --index INDEX.md     the table of kernel names, inputs, arguments and outputs
 
-Needs PyTorch (CPU) and numpy. The result depends only on the table, the generators and the PyTorch version.
+Needs PyTorch (CPU), torchvision and numpy. The result depends only on the table, the generators and the PyTorch version.
 """
 import collections, importlib, importlib.util, json, os, sys
 import torch

@@ -1,8 +1,9 @@
-"""Pooling (section 5, B5), resampling (S14.1, S14.2, B6.1-B6.3) and box suppression (B6.11)."""
+"""Pooling (section 5, B5), resampling (S14.1, S14.2, B6.1-B6.3), regions (B6.8) and box suppression (B6.11)."""
 import math
 import numpy as np
 import torch
 import torch.nn.functional as F
+import torchvision
 from core import EXACT, Tol, ag, kernel, rel, splice, summed
 from conv import clean, full
 
@@ -264,6 +265,40 @@ def grid_sample_backward(c, x, out, mode="linear", padding_mode="zeros", align_c
     dx, dg = ag(_gs(X, g, mode, padding_mode, align_corners), [X, g], dy)
     c.out("dx", dx, Tol(1e-5, 2e-5))
     c.out("dgrid", dg, rel(2e-5, 1e-5, 1e-6))
+
+
+def regions(c, x, n, scale, spread):
+    "boxes x1 y1 x2 y2 of images of `scale` cells per unit, and the image of each"
+    h, w = x[2], x[3]
+    size = torch.tensor([w, h], dtype=torch.float64)
+    first = (c.uni(n, 2, lo=-spread, hi=1 - 0.2 * spread) * size).double()
+    last = first + c.uni(n, 2, lo=0.05, hi=0.3 + spread).double() * size
+    return torch.cat([first, last], 1) / scale, c.integers(0, x[0], (n,)).numpy()
+
+
+def _roi(X, boxes, images, size, scale, ratio, aligned):
+    rois = torch.cat([torch.as_tensor(images).to(boxes.dtype)[:, None], boxes], 1)
+    return torchvision.ops.roi_align(X, rois, size, scale, ratio or -1, aligned)
+
+
+@kernel("B6.8", B6, "roi_align", "x boxes images:idx", "y", "size spatial_scale sampling_ratio aligned")
+def roi_align(c, x, n, size, spatial_scale=1.0, sampling_ratio=0, aligned=False, spread=0.3, itype="i64"):
+    "boxes xyxy; sampling_ratio 0: as many samples as a bin is cells long (torchvision's -1)"
+    X = c.x("x", *x)
+    b, i = regions(c, x, n, spatial_scale, spread)
+    boxes, images = c.put("boxes", b), c.idx("images", i, itype)
+    c.out("y", _roi(X, boxes, images, size, spatial_scale, sampling_ratio, aligned), Tol(1e-5, 2e-5))
+
+
+@kernel("B6.8", B6, "roi_align_backward", "dy boxes images:idx", "dx",
+        {"input_size": "required", "spatial_scale": 1.0, "sampling_ratio": 0, "aligned": False})
+def roi_align_backward(c, x, n, size, spatial_scale=1.0, sampling_ratio=0, aligned=False, spread=0.3, itype="i64"):
+    c.arg("input_size", list(x))
+    dy = c.x("dy", n, x[1], *size)
+    b, i = regions(c, x, n, spatial_scale, spread)
+    boxes, images = c.put("boxes", b), c.idx("images", i, itype)
+    X = torch.zeros(*x, dtype=dy.dtype, requires_grad=True)
+    c.out("dx", ag(_roi(X, boxes, images, size, spatial_scale, sampling_ratio, aligned), [X], dy)[0], Tol(1e-5, 4e-5))
 
 
 @kernel("B6.11", B6, "nms", "boxes scores", "keep:i64 count:i64", "iou_threshold")

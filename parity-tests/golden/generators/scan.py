@@ -1,4 +1,5 @@
 """Scans, segments, sorting, search, distances."""
+import scipy.optimize
 import torch
 import torch.nn.functional as F
 from core import EXACT, Tol, ag, kernel, splice, summed
@@ -70,6 +71,21 @@ def topk(c, shape, k, axis=-1, largest=True, ties=False, special=None):
     assert torch.equal(torch.nan_to_num(ref, 77.0), torch.nan_to_num(y, 77.0))
     c.out("y", y, EXACT)
     c.out("idx", i, kind="i64")
+
+
+@kernel("L57", B2, "linear_assignment", "cost counts:idx?", "column:i64")
+def linear_assignment(c, shape, counts=None, whole=False, special=None, itype="i64"):
+    "column of each row, -1 for none; with counts only the first rows of each problem take part; infinite costs forbid a pair"
+    b, r, n = shape
+    # Distinct powers of two leave no two sums equal.
+    v = c.rnd(*shape) if not whole else torch.stack([2.0 ** torch.from_numpy(c.rng.permutation(r * n)).double() for _ in range(b)]).reshape(shape)
+    cost = c.put("cost", splice(v, special))
+    rows = c.idx("counts", counts, itype).tolist() if counts is not None else [r] * b
+    column = torch.full((b, r), -1, dtype=torch.int64)
+    for i, k in enumerate(rows):
+        for row, col in zip(*scipy.optimize.linear_sum_assignment(cost[i, :k].double().numpy())):
+            column[i, row] = int(col)
+    c.out("column", column, kind="i64")
 
 
 @kernel("B2.6", B2, "topk_backward", "dy idx:idx", "dx", {"input_size": "required", "axis": -1})

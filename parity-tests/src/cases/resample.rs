@@ -2,7 +2,7 @@
 
 use trefoil::DType;
 use trefoil::ops::resample::{
-    GridSample, GridSampleBwd, Interpolate, InterpolateMode, SampleMode, SamplePadding,
+    GridSample, GridSampleBwd, Interpolate, InterpolateMode, RoiAlign, SampleMode, SamplePadding,
 };
 
 use super::Bound::{Derived, Sum};
@@ -104,6 +104,24 @@ fn grid_sample_backward(cx: &Cx<'_>) -> R {
     let (dx, dgrid) = (cx.like("dx", &x)?, cx.like("dgrid", &grid)?);
     let io = GridSampleBwd::new(dy, x, grid).dx(dx.g()).dgrid(dgrid.g());
     Ok(cx.gpu.grid_sample_bwd(sample_params(cx)?, io)?)
+}
+
+fn region_params(cx: &Cx<'_>) -> R<RoiAlign> {
+    let p = RoiAlign::new().spatial_scale(cx.f("spatial_scale")?);
+    Ok(p.sampling_ratio(cx.n("sampling_ratio")?).aligned(cx.b("aligned")?))
+}
+
+fn roi_align(cx: &Cx<'_>) -> R {
+    let (x, boxes, images) = (cx.x("x")?, cx.x("boxes")?, cx.x("images")?);
+    let lead = [boxes.shape()[0], x.shape().get(1).copied().unwrap_or(0)];
+    let y = cx.out("y", x.dtype(), &[&lead[..], &cx.dims("size")?].concat())?;
+    Ok(cx.gpu.roi_align(region_params(cx)?, x, boxes, images, y.m())?)
+}
+
+fn roi_align_backward(cx: &Cx<'_>) -> R {
+    let (dy, boxes, images) = (cx.x("dy")?, cx.x("boxes")?, cx.x("images")?);
+    let dx = cx.out("dx", dy.dtype(), &cx.dims("input_size")?)?;
+    Ok(cx.gpu.roi_align_bwd(region_params(cx)?, dy, boxes, images, dx.g())?)
 }
 
 fn nms(cx: &Cx<'_>) -> R {
@@ -232,12 +250,51 @@ fn draw_boxes(s: &mut Sample, groups: bool) {
     s.arg("iou_threshold", threshold);
 }
 
+/// Boxes of several images: inside, across the border, outside, and smaller than a cell. Their coordinates are such that no sample is close to
+/// where it stops to count, and no length close to a whole number of cells per bin.
+fn draw_regions(s: &mut Sample) {
+    let mut shape = batch(s);
+    shape[0] = shape[0].max(1);
+    shape.extend([4 + s.below(if s.small { 3 } else { 14 }), 4 + s.below(if s.small { 3 } else { 14 })]);
+    let count = if s.small { 2 } else { [0, 1, 5, 40][s.below(4)] };
+    let mut corners = Vec::with_capacity(4 * count);
+    for _ in 0..count {
+        let (mut from, mut to) = ([0.0; 2], [0.0; 2]);
+        for a in 0..2 {
+            let n = shape[3 - a];
+            // Eighths whose lengths are odd.
+            let longest = if s.coin() { 4 } else { 4 * n };
+            let (first, length) = (s.below(8 * n + 16), 2 * s.below(longest) + 1);
+            from[a] = first as f64 / 8.0 - 1.0;
+            to[a] = from[a] + length as f64 / 8.0;
+        }
+        corners.extend([from, to].concat());
+    }
+    let scale = [0.5, 1.0, 2.0][s.below(3)];
+    s.put("x", &shape, Any);
+    s.values("boxes", &[count, 4], &corners.iter().map(|c| c / scale).collect::<Vec<_>>());
+    s.ids("images", &[count], shape[0]);
+    let size = [[1, 1], [2, 4], [4, 2], [8, 8]][s.below(if s.small { 3 } else { 4 })];
+    s.arg("size", size.to_vec());
+    s.arg("spatial_scale", scale);
+    let (ratio, aligned) = ([0, 0, 1, 2][s.below(4)], s.coin());
+    s.arg("sampling_ratio", ratio);
+    s.arg("aligned", aligned);
+}
+
 const SAMPLED: &str = "mode=\"linear\", padding_mode=\"zeros\", align_corners=false";
 
 /// The arguments of an interpolation behind the size.
 macro_rules! sized {
     ($first:literal) => {
         concat!($first, ", mode=\"linear\", align_corners=false, antialias=false")
+    };
+}
+
+/// The arguments of a region pooling behind the size.
+macro_rules! regions {
+    ($first:literal) => {
+        concat!($first, ", spatial_scale=1.0, sampling_ratio=0, aligned=false")
     };
 }
 
@@ -286,6 +343,22 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
     )
     .bound(Derived)
     .grad_of("grid_sample"),
+    k("roi_align", "B6.8", "x, boxes, images:idx", regions!("size"), "y", &["roi_align"], roi_align)
+        .bound(Derived)
+        .units(67.0, "coordinates are rounded at the size of the axis")
+        .sample(draw_regions),
+    k(
+        "roi_align_backward",
+        "B6.8",
+        "dy, boxes, images:idx",
+        regions!("input_size"),
+        "dx",
+        &["roi_align_bwd"],
+        roi_align_backward,
+    )
+    .bound(Derived)
+    .units(67.0, "coordinates are rounded at the size of the axis")
+    .grad_of("roi_align"),
     k("nms", "B6.11", "boxes, scores", "iou_threshold=0.5", "keep:i64, count:i64", &["nms"], nms)
         .dtypes(FLOATS)
         .sample(|s| draw_boxes(s, false)),

@@ -3,7 +3,7 @@
 use trefoil::DType;
 use trefoil::ops::sort::SortIo;
 
-use super::{ANY, Kernel, k};
+use super::{ANY, F32, Kernel, k};
 use crate::device::{Cx, R};
 use crate::sampler::Dom::{Any, Coarse};
 use crate::sampler::Sample;
@@ -41,6 +41,12 @@ fn topk_backward(cx: &Cx<'_>) -> R {
     let shape = cx.dims("input_size")?;
     let dx = cx.out("dx", dy.dtype(), &shape)?;
     Ok(cx.gpu.sort_bwd(cx.axis("axis", shape.len())?, dy, idx, dx.g())?)
+}
+
+fn linear_assignment(cx: &Cx<'_>) -> R {
+    let cost = cx.x("cost")?;
+    let column = cx.out("column", DType::I64, &cost.shape()[..2])?;
+    Ok(cx.gpu.linear_assignment(cost, cx.opt("counts"), column.m())?)
 }
 
 fn search(cx: &Cx<'_>) -> R {
@@ -104,6 +110,17 @@ fn draw_search(s: &mut Sample, shared: bool) {
     s.arg("index", index);
 }
 
+/// Costs whose best assignment has no equal: few enough rows that sums of them do not come close to each other.
+fn draw_assignment(s: &mut Sample) {
+    let (problems, rows) = ([1, 3, 0, 5][s.below(4)], [1, 4, 13, 30][s.below(4)]);
+    let columns = [1, 7, 13, 100, 300, 600][s.below(6)];
+    s.put("cost", &[problems, rows, columns], Any);
+    if s.coin() {
+        let counts: Vec<i64> = (0..problems).map(|_| s.below(rows + 1) as i64).collect();
+        s.ids_of("counts", &[problems], &counts);
+    }
+}
+
 pub(super) const ROWS: &[&[Kernel]] = &[&[
     k("sort", "B2.5", "x", "axis=-1, descending=false, index=\"i64\"", "y, idx:i64", &["sort"], |cx| {
         sort(cx, true)
@@ -145,4 +162,15 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         search,
     )
     .sample(|s| draw_search(s, true)),
+    k(
+        "linear_assignment",
+        "L57",
+        "cost, [counts:idx]",
+        "-",
+        "column:i64",
+        &["linear_assignment"],
+        linear_assignment,
+    )
+    .dtypes(F32)
+    .sample(draw_assignment),
 ]];

@@ -1,12 +1,13 @@
 //! Resampling and suppression of boxes.
 
 use super::*;
-use trefoil::ops::resample::{GridSample, GridSampleBwd, Interpolate, InterpolateMode, SampleMode};
+use trefoil::ops::resample::{GridSample, GridSampleBwd, Interpolate, InterpolateMode, RoiAlign, SampleMode};
 
 pub(super) fn resample(t: &mut Bed<'_>) {
     interpolation(t);
     affine(t);
     sampling(t);
+    regions(t);
     boxes(t);
 }
 
@@ -100,6 +101,52 @@ fn sampling(t: &mut Bed<'_>) {
     t.accept("no gradient asked for", |g| {
         let (dy, x, grid) = (sh(&y, &ys), sh(&x, &xs), sh(&grid, &gs));
         g.grid_sample_bwd(p, GridSampleBwd::new(dy, x, grid))
+    });
+}
+
+fn regions(t: &mut Bed<'_>) {
+    let (x, boxes, y, h) = (t.f32(72), t.f32(12), t.f32(24), t.buf(DType::F16, 12));
+    let (xs, ys, ids, far) = ([1, 2, 6, 6], [3, 2, 2, 2], t.ids(&[0, 0, 0]), t.ids(&[0, 0, 0, 0]));
+    let (b, i, p) = (sh(&boxes, &[3, 4]), ids.view(), RoiAlign::new());
+    t.refuse("boxes of three numbers", &[&y], |g| {
+        g.roi_align(p, sh(&x, &xs), sh(&boxes, &[4, 3]), far.view(), out(&y, &ys))
+    });
+    t.refuse("boxes of another dtype", &[&y], |g| {
+        g.roi_align(p, sh(&x, &xs), sh(&h, &[3, 4]), i, out(&y, &ys))
+    });
+    t.refuse("more images than boxes", &[&y], |g| g.roi_align(p, sh(&x, &xs), b, far.view(), out(&y, &ys)));
+    t.refuse("images as floats", &[&y], |g| {
+        g.roi_align(p, sh(&x, &xs), b, boxes.view().range(0, 3)?, out(&y, &ys))
+    });
+    t.refuse("an output of other channels", &[&y], |g| {
+        g.roi_align(p, sh(&x, &xs), b, i, out(&y, &[3, 1, 4, 2]))
+    });
+    t.refuse("a volume", &[&y], |g| g.roi_align(p, sh(&x, &[1, 2, 1, 6, 6]), b, i, out(&y, &ys)));
+    t.refuse("a transposed input", &[&y], |g| {
+        g.roi_align(p, sh(&x, &xs).map("x", |l| l.transpose(2, 3))?, b, i, out(&y, &ys))
+    });
+    for scale in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        t.refuse("a scale that is no positive number", &[&y], |g| {
+            g.roi_align(p.spatial_scale(scale), sh(&x, &xs), b, i, out(&y, &ys))
+        });
+    }
+    t.refuse("too many samples", &[&y], |g| {
+        g.roi_align(p.sampling_ratio(1 << 22), sh(&x, &xs), b, i, out(&y, &ys))
+    });
+    t.refuse("output over the input", &[&x], |g| {
+        g.roi_align(p, sh(&x, &xs), b, i, x.alias_mut().range(0, 24)?.reshape(&ys)?)
+    });
+    t.refuse("a gradient of other channels", &[&x], |g| {
+        g.roi_align_bwd(p, sh(&y, &ys), b, i, out(&x, &[2, 1, 6, 6]).into())
+    });
+    t.refuse("a gradient over the boxes", &[&boxes], |g| {
+        g.roi_align_bwd(p, sh(&y, &ys), b, i, out(&boxes, &[1, 2, 2, 3]).into())
+    });
+    let none = t.f32(0);
+    let nobody = t.ids(&[]);
+    t.accept("no boxes", |g| {
+        g.roi_align(p, sh(&x, &xs), sh(&none, &[0, 4]), nobody.view(), out(&none, &[0, 2, 2, 2]))?;
+        g.roi_align_bwd(p, sh(&none, &[0, 2, 2, 2]), sh(&none, &[0, 4]), nobody.view(), out(&x, &xs).into())
     });
 }
 

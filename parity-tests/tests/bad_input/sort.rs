@@ -47,6 +47,26 @@ pub(super) fn sort(t: &mut Bed<'_>) {
     });
     t.refuse("search into floats", &[&y], |g| g.search_sorted(false, x.view(), x.view(), out(&y, &[12])));
 
+    let (three, n) = (t.ids(&[1, 2, 3]), t.ids(&[1, 4]));
+    let cost = sh(&x, &[2, 2, 3]);
+    fn four(b: &Buffer) -> trefoil::Result<ViewMut<'_>> {
+        out(b, &[12]).range(0, 4)?.reshape(&[2, 2])
+    }
+    t.refuse("an assignment of a matrix", &[&i], |g| g.linear_assignment(x34, None, out(&i, &[3, 4])));
+    t.refuse("an assignment of integers", &[&i], |g| {
+        g.linear_assignment(sh(&u, &[2, 2, 3]), None, four(&i)?)
+    });
+    t.refuse("columns as floats", &[&y], |g| g.linear_assignment(cost, None, four(&y)?));
+    t.refuse("columns of other rows", &[&i], |g| {
+        g.linear_assignment(cost, None, out(&i, &[12]).range(0, 6)?.reshape(&[2, 3])?)
+    });
+    t.refuse("counts of other problems", &[&i], |g| g.linear_assignment(cost, Some(three.view()), four(&i)?));
+    let rows =
+        t.gpu.linear_assignment(cost, Some(n.view()), four(&i).unwrap()).and_then(|()| t.gpu.synchronize());
+    if !matches!(rows, Err(GpuError::IndexOutOfRange { .. })) {
+        t.wrong.push(format!("more rows than there are: {rows:?}"));
+    }
+
     // Positions that only the device can see are reported by the next waiting call.
     let far = t.ids(&[0, 1, 2, 12, 4, 5, 6, 7, 8, 9, 10, -1]);
     let waited =

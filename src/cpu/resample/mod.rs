@@ -1,6 +1,7 @@
 //! Interpolation and affine grids on the CPU: each axis is a list of cells and weights per output, applied one axis after the other.
 
 pub(super) mod grid_sample;
+mod roi_align;
 
 use crate::cpu::scratch::*;
 use std::cmp::Ordering;
@@ -229,6 +230,38 @@ impl ResampleOps for CpuBackend {
             }
         }
         Ok(())
+    }
+
+    fn roi_align(
+        &self,
+        p: RoiAlign,
+        x: View<'_>,
+        boxes: View<'_>,
+        images: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "roi_align";
+        let s = check_roi_align(p, &x, &boxes, &images, &y)?;
+        self.count();
+        let images = self.lookup(OP, images, s.batch)?;
+        let found = roi_align::forward(p, &s, &gather_f64(OP, x)?, &gather_f64(OP, boxes)?, &images)?;
+        store_f64(OP, &y, &found)
+    }
+
+    fn roi_align_bwd(
+        &self,
+        p: RoiAlign,
+        dy: View<'_>,
+        boxes: View<'_>,
+        images: View<'_>,
+        dx: GradMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "roi_align_bwd";
+        let s = check_roi_align_bwd(p, &dy, &boxes, &images, &dx)?;
+        self.count();
+        let images = self.lookup(OP, images, s.batch)?;
+        let found = roi_align::backward(p, &s, &gather_f64(OP, dy)?, &gather_f64(OP, boxes)?, &images)?;
+        store_grad(OP, &dx, &found)
     }
 
     fn nms(

@@ -268,6 +268,80 @@ kernel_args! {
     }
 }
 
+kernel_args! {
+    /// Arguments of `roi_align`.
+    RoiAlignArgs {
+        x: In("gk_t"),
+        boxes: In("gk_t"),
+        images: In("int"),
+        y: Out("gk_t"),
+        err: Out("int"),
+        n: I64,
+        samples: I64,
+        channels: I64,
+        groups: I64,
+        wide: I32,
+        code: I32,
+    }
+    args {
+        scale: Real,
+        height: I32,
+        width: I32,
+        rows: I32,
+        columns: I32,
+        ratio: I32,
+        aligned: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `roi_align_spans`.
+    RoiAlignSpansArgs {
+        boxes: In("gk_t"),
+        images: In("int"),
+        spans: Out("gk_f"),
+        places: Out("gk_i64"),
+        err: Out("int"),
+        n: I64,
+        samples: I64,
+        wide: I32,
+        code: I32,
+    }
+    args {
+        scale: Real,
+        height: I32,
+        width: I32,
+        rows: I32,
+        columns: I32,
+        ratio: I32,
+        aligned: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `roi_align_bwd`.
+    RoiAlignBwdArgs {
+        dy: In("gk_t"),
+        spans: In("gk_f"),
+        places: In("gk_i64"),
+        dx: Out("gk_t"),
+        n: I64,
+        boxes: I64,
+        channels: I64,
+        groups: I64,
+        accumulate: I32,
+    }
+    args {
+        scale: Real,
+        height: I32,
+        width: I32,
+        rows: I32,
+        columns: I32,
+        ratio: I32,
+        aligned: I32,
+    }
+}
+
 kernel_table! {
     Resample;
     GRID_SAMPLE: GridSampleArgs = "resample/grid_sample.c" "grid_sample" [(FLOATS64, SAMPLE_MODES)];
@@ -288,4 +362,7 @@ kernel_table! {
     AFFINE_GRID_SUMS: AffineGridSumsArgs = "resample/resample.c" "affine_grid_sums" [(FLOATS64, &[])];
     AFFINE_GRID_COMBINE: AffineGridCombineArgs = "resample/resample.c" "affine_grid_combine" [(FLOATS64, &[])];
     SAMPLE_GATHER: SampleGatherArgs = "resample/resample.c" "sample_gather" [(FLOATS64, &[])];
+    ROI_ALIGN: RoiAlignArgs = "resample/roi_align.c" "roi_align" [(FLOATS64, &[])];
+    ROI_ALIGN_SPANS: RoiAlignSpansArgs = "resample/roi_align.c" "roi_align_spans" [(FLOATS64, &[])];
+    ROI_ALIGN_BWD: RoiAlignBwdArgs = "resample/roi_align.c" "roi_align_bwd" [(FLOATS64, &[])];
 }

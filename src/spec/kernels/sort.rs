@@ -4,6 +4,23 @@
 use crate::spec::{ALL, FLOATS64, I64, INDICES, kernel_args, kernel_table};
 
 kernel_args! {
+    /// Arguments of `linear_assignment`.
+    LinearAssignmentArgs {
+        cost: In("gk_t"),
+        counts: In("int"),
+        prices: Out("gk_f"),
+        links: Out("int"),
+        column: Out("gk_i64"),
+        err: Out("int"),
+        problems: I64,
+        rows: I32,
+        columns: I32,
+        wide: I32,
+        code: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `scan_sums`.
     ScanSumsArgs {
         x: In("int"),
@@ -204,6 +221,7 @@ kernel_args! {
 
 kernel_table! {
     Sort;
+    LINEAR_ASSIGNMENT: LinearAssignmentArgs = "sort/assignment.c" "linear_assignment" [(FLOATS64, &[])];
     SCAN_SUMS: ScanSumsArgs = "sort/radix.c" "scan_sums" [(I64, &[])];
     SCAN_APPLY: ScanApplyArgs = "sort/radix.c" "scan_apply" [(I64, &[])];
     REPEAT_TABLE: RepeatTableArgs = "sort/radix.c" "repeat_table" [(I64, &[])];

@@ -172,11 +172,7 @@ impl MessagePassing {
         let p = &self.parts;
         let m = nodes_first(x, |x| {
             let hidden = hooks::call("message.0", &p.ends, &[x], || p.ends.on(graph, x, edge_attr))?;
-            let mut m = hooks::layer("message.2", &p.second, &hidden)?;
-            if let Some(w) = edge_weight {
-                m = m.mul(&beside(&w.unsqueeze(1)?, x.rank())?)?;
-            }
-            graph.message_passing(Message::CopyE, self.aggregator, None, Some(&m))
+            self.combined(graph, &hidden, edge_weight)
         })?;
         let h = match &p.lin {
             Some(lin) => hooks::layer("lin", lin, x)?,
@@ -189,6 +185,32 @@ impl MessagePassing {
         let m = rows(&m, self.sizes[2])?;
         let y = hooks::call("gru", &p.gru, &[&m, &state.h], || Ok(p.gru.step(&m, Some(&state))?.h))?;
         y.reshape(&shape)?.activation(self.act)
+    }
+
+    /// The messages into each node, whose second layer has not been applied to `hidden` `[E, ..]` yet. It is linear, so that sums and means go
+    /// through it after they were formed, once per node and not per edge.
+    fn combined(&self, graph: &Graph, hidden: &Tensor, edge_weight: Option<&Tensor>) -> Result<Tensor> {
+        let second = &self.parts.second;
+        let combine = |m: &Tensor| graph.message_passing(Message::CopyE, self.aggregator, None, Some(m));
+        let weighed = |m: &Tensor| match edge_weight {
+            Some(w) => m.mul(&beside(&w.unsqueeze(1)?, m.rank())?),
+            None => Ok(m.clone()),
+        };
+        let Some(weight) = second.weight().filter(|_| self.aggregator != MessageReduce::Max) else {
+            return combine(&weighed(&hooks::layer("message.2", second, hidden)?)?);
+        };
+        let sum = combine(&weighed(hidden)?)?;
+        hooks::call("message.2", second, &[&sum], || {
+            let product = sum.linear(&weight.get(), None, Activation::Identity, Precision::Ieee)?;
+            let Some(bias) = second.bias() else { return Ok(product) };
+            // A node has the bias as often as it has messages.
+            let of_edges = match edge_weight {
+                Some(w) => w.clone(),
+                None => graph.unit_weights(sum.dtype())?,
+            };
+            let times = combine(&of_edges.unsqueeze(1)?)?;
+            product.add(&beside(&times, product.rank())?.mul(&bias.get())?)
+        })
     }
 
     fn check_edges(&self, graph: &Graph, attr: Option<&Tensor>, weight: Option<&Tensor>) -> Result<()> {

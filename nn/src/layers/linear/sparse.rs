@@ -2,6 +2,7 @@
 
 use trefoil::DType;
 use trefoil::ops::activation::Activation;
+use trefoil::ops::gemm::Precision;
 use trefoil::ops::random::Rng;
 
 use crate::core::error::{Result, invalid};
@@ -15,7 +16,8 @@ use crate::module::{Init, InitContext, Layer, Param, Visitor};
 const OP: &str = "SparseLinear";
 
 /// y = act(x W^T + b) with a sparse W at fixed random positions, `[.., in] -> [.., out]`; `torch.sparse.mm` with a trained CSR matrix. Only
-/// the elements at these positions are stored, computed with and trained.
+/// the elements at these positions are stored and trained. Products are sparse where less than one weight in 20 is stored; else the whole
+/// matrix, zeros included, is multiplied, which is faster.
 ///
 /// State: `values [nnz]`, nnz = max(1, floor(in out (1 - sparsity))), from U(-a, a) of Glorot and Bengio for the dense matrix; their rows
 /// and columns, not trained, `indices [2, nnz]` (i64, as `torch.sparse_coo_tensor` has them), different positions in any order; `bias [out]`
@@ -28,8 +30,18 @@ pub struct SparseLinear {
     indices: Param,
     bias: Option<Param>,
     act: Activation,
-    pattern: Last<Seen, Graph>,
+    pattern: Last<Seen, Pattern>,
 }
+
+/// The positions as a graph from inputs to outputs, and row by row as numbers of elements of the matrix.
+#[derive(Debug, Clone)]
+struct Pattern {
+    graph: Graph,
+    places: Tensor,
+}
+
+/// From one element in so many on, the product of the whole matrix, which adds up tiles, is faster than one by the indices.
+const DENSE: usize = 20;
 
 impl SparseLinear {
     /// `in_features -> out_features` with a part `sparsity` of the weights left out, with bias and relu; the positions are those of seed 42.
@@ -70,16 +82,24 @@ impl SparseLinear {
         self
     }
 
-    /// The positions as a graph from inputs to outputs.
-    fn pattern(&self) -> Result<Graph> {
+    /// The positions, examined once.
+    fn pattern(&self) -> Result<Pattern> {
         let indices = self.indices.get();
         let make = || {
             let [row, column] = [indices.select(0, 0)?, indices.select(0, 1)?];
             check_different(&row, &column)?;
             let graph = Graph::bipartite(&Tensor::stack(0, &[&column, &row])?, self.sizes[0], self.sizes[1])?;
-            Ok((Seen::new(&indices), graph))
+            let places = row.mul(&Tensor::full(row.device(), row.dtype(), &[], self.sizes[0] as f64)?)?;
+            Ok((Seen::new(&indices), Pattern { graph, places: places.add(&column)? }))
         };
         self.pattern.get(|s| s.is(&indices), make)
+    }
+
+    /// W with zeros at the other positions, `[out, in]`.
+    fn matrix(&self, pattern: &Pattern) -> Result<Tensor> {
+        let (values, [inputs, outputs]) = (self.values.get(), self.sizes);
+        let zeros = Tensor::zeros(values.device(), values.dtype(), &[inputs * outputs])?;
+        zeros.scatter(0, &pattern.places, &values)?.reshape(&[outputs, inputs])
     }
 }
 
@@ -90,10 +110,14 @@ impl Layer for SparseLinear {
         let [inputs, outputs] = self.sizes;
         check_width(OP, "x", x, inputs)?;
         same_dtype(OP, x, &self.values.get())?;
+        let (pattern, values) = (self.pattern()?, self.values.get());
+        if values.numel().saturating_mul(DENSE) >= inputs * outputs {
+            let bias = self.bias.as_ref().map(Param::get);
+            return x.linear(&self.matrix(&pattern)?, bias.as_ref(), self.act, Precision::Ieee);
+        }
         let rows = x.reshape(&[x.numel() / inputs, inputs])?;
         // A sparse product has the rows of its second factor by input.
-        let (graph, values) = (self.pattern()?, self.values.get());
-        let y = graph.spmm(&rows.t()?, Some(&values), None, Activation::Identity)?.t()?;
+        let y = pattern.graph.spmm(&rows.t()?, Some(&values), None, Activation::Identity)?.t()?;
         let y = y.reshape(&[&x.shape()[..x.rank() - 1], &[outputs]].concat())?;
         match &self.bias {
             Some(b) => y.add(&b.get())?.activation(self.act),

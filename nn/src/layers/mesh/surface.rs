@@ -7,7 +7,7 @@ use trefoil::ops::graph::GroupReduce;
 use super::host::{check_each, floats, integers};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, is_trial};
-use crate::functional::Graph;
+use crate::functional::{Graph, LaplacianWeights, TriangleMesh};
 
 const OP: &str = "Surface";
 
@@ -72,6 +72,17 @@ impl Surface {
         let diagonal = loops.group_reduce(GroupReduce::Sum, 0, graph.by_dst())?;
         let operator = Operator::Laplacian { graph: graph.clone(), weight, diagonal };
         Ok(Surface { mass: mass.detach(), operator })
+    }
+
+    /// From the triangles of a mesh and the positions `[V, 3]` of its vertices: masses of a third of the areas around each, and the Laplacian.
+    /// Waits for the device once. Errors: `Invalid` for another shape, a vertex without area around it.
+    pub fn from_triangles(
+        mesh: &TriangleMesh,
+        positions: &Tensor,
+        weights: LaplacianWeights,
+    ) -> Result<Surface> {
+        let positions = positions.detach();
+        Surface::laplacian(&mesh.mass(&positions)?, mesh.graph(), &mesh.laplacian(&positions, weights)?)
     }
 
     /// Number of vertices.

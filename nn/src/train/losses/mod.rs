@@ -59,7 +59,7 @@ pub use self::regions::*;
 pub use self::regression::*;
 pub use self::rotation::RotationPredictionLoss;
 pub use self::sequence::*;
-pub use self::set::{DetrLoss, DetrTerms, ImageTargets, linear_assignment};
+pub use self::set::{DetrLoss, DetrTargets, DetrTerms, ImageTargets};
 use crate::core::error::Result;
 use crate::core::tensor::Tensor;
 

@@ -4,77 +4,9 @@ use trefoil::DType;
 
 use super::{BoxIouLoss, CrossEntropy, CrossEntropyLoss, L1Loss, Reduction};
 use crate::core::error::{Result, invalid};
-use crate::core::tensor::{Tensor, same_device};
+use crate::core::tensor::{Device, Tensor, same_device};
 
-/// Assignment of least cost, on the host: one column per row and one row per column, as many pairs as the smaller side has. `cost` is row-major.
-/// Exact, by shortest augmenting paths (Jonker and Volgenant, 1987), in about n^2*m steps for sides n <= m. Oracle
-/// `scipy.optimize.linear_sum_assignment`. Errors: a cost that is not finite; a length that is not rows * columns.
-pub fn linear_assignment(cost: &[f64], rows: usize, columns: usize) -> Result<Vec<Option<usize>>> {
-    const OP: &str = "linear_assignment";
-    if cost.len() != rows * columns {
-        let want = format!("{} numbers", rows * columns);
-        return Err(invalid(OP, "cost", want, format!("{}", cost.len())));
-    }
-    if let Some(x) = cost.iter().find(|x| !x.is_finite()) {
-        return Err(invalid(OP, "cost", "finite numbers", format!("{x}")));
-    }
-    if rows > columns {
-        let turned: Vec<f64> =
-            (0..columns).flat_map(|c| (0..rows).map(move |r| cost[r * columns + c])).collect();
-        let mut found = vec![None; rows];
-        for (c, r) in paths(&turned, columns, rows).into_iter().enumerate() {
-            found[r] = Some(c);
-        }
-        return Ok(found);
-    }
-    Ok(paths(cost, rows, columns).into_iter().map(Some).collect())
-}
-
-/// Columns of the rows, n <= m. Rows and columns count from 1 here; 0 is the row that looks for a column.
-fn paths(cost: &[f64], n: usize, m: usize) -> Vec<usize> {
-    let (mut of_row, mut of_column) = (vec![0.0; n + 1], vec![0.0; m + 1]);
-    let mut owner = vec![0usize; m + 1];
-    for row in 1..=n {
-        owner[0] = row;
-        let (mut least, mut from, mut done) =
-            (vec![f64::INFINITY; m + 1], vec![0; m + 1], vec![false; m + 1]);
-        let mut at = 0;
-        while at == 0 || owner[at] != 0 {
-            done[at] = true;
-            let r = owner[at];
-            let (mut step, mut next) = (f64::INFINITY, 0);
-            for c in (1..=m).filter(|&c| !done[c]) {
-                let reduced = cost[(r - 1) * m + c - 1] - of_row[r] - of_column[c];
-                if reduced < least[c] {
-                    (least[c], from[c]) = (reduced, at);
-                }
-                if least[c] < step {
-                    (step, next) = (least[c], c);
-                }
-            }
-            for (c, &closed) in done.iter().enumerate() {
-                if closed {
-                    of_row[owner[c]] += step;
-                    of_column[c] -= step;
-                } else {
-                    least[c] -= step;
-                }
-            }
-            at = next;
-        }
-        while at != 0 {
-            owner[at] = owner[from[at]];
-            at = from[at];
-        }
-    }
-    let mut found = vec![0; n];
-    for (c, &row) in owner.iter().enumerate().skip(1) {
-        if row > 0 {
-            found[row - 1] = c - 1;
-        }
-    }
-    found
-}
+const OP: &str = "detr_loss";
 
 /// The objects of one image.
 #[derive(Debug, Clone, Default)]
@@ -83,6 +15,45 @@ pub struct ImageTargets {
     pub labels: Vec<usize>,
     /// Centre, width and height of each, relative to the image.
     pub boxes: Vec<[f32; 4]>,
+}
+
+/// The objects of a batch on a device, each image's in the first `counts` of T rows.
+#[derive(Debug, Clone)]
+pub struct DetrTargets {
+    /// Class of each object, i64 `[B, T]`; 0 behind the last.
+    pub labels: Tensor,
+    /// Centre, width and height of each, f32 `[B, T, 4]`; behind the last the whole image.
+    pub boxes: Tensor,
+    /// Number of objects of each image, i64 `[B]`.
+    pub counts: Tensor,
+}
+
+impl DetrTargets {
+    /// Brings objects to a device. Errors: labels and boxes of different number; a label that is none of `classes`.
+    pub fn new(device: &Device, classes: usize, targets: &[ImageTargets]) -> Result<DetrTargets> {
+        for t in targets {
+            if t.labels.len() != t.boxes.len() {
+                let want = format!("{} boxes", t.labels.len());
+                return Err(invalid(OP, "targets", want, format!("{}", t.boxes.len())));
+            }
+            if let Some(l) = t.labels.iter().find(|&&l| l >= classes) {
+                return Err(invalid(OP, "labels", format!("classes below {classes}"), format!("{l}")));
+            }
+        }
+        let (batch, rows) = (targets.len(), targets.iter().map(|t| t.labels.len()).max().unwrap_or(0));
+        let (mut labels, mut boxes) = (vec![0i64; batch * rows], vec![[0.5f32, 0.5, 1.0, 1.0]; batch * rows]);
+        for (b, t) in targets.iter().enumerate() {
+            for (i, (&label, of)) in t.labels.iter().zip(&t.boxes).enumerate() {
+                (labels[b * rows + i], boxes[b * rows + i]) = (label as i64, *of);
+            }
+        }
+        let counts: Vec<i64> = targets.iter().map(|t| t.labels.len() as i64).collect();
+        Ok(DetrTargets {
+            labels: Tensor::from_slice(device, &labels, &[batch, rows])?,
+            boxes: Tensor::from_slice(device, &boxes.concat(), &[batch, rows, 4])?,
+            counts: Tensor::from_slice(device, &counts, &[batch])?,
+        })
+    }
 }
 
 /// Terms of [`DetrLoss`], scalars.
@@ -116,119 +87,107 @@ impl Default for DetrLoss {
     }
 }
 
-fn corners([x, y, w, h]: [f64; 4]) -> [f64; 4] {
-    [x - w / 2.0, y - h / 2.0, x + w / 2.0, y + h / 2.0]
+/// Corners of boxes given by centre, width and height.
+fn corners(boxes: &Tensor) -> Result<Tensor> {
+    let (centre, half) = (boxes.narrow(-1, 0, 2)?, boxes.narrow(-1, 2, 2)?.mul_scalar(0.5)?);
+    Tensor::concat(-1, &[&centre.sub(&half)?, &centre.add(&half)?])
 }
 
-fn giou(a: [f64; 4], b: [f64; 4]) -> f64 {
-    let area = |b: [f64; 4]| (b[2] - b[0]).max(0.0) * (b[3] - b[1]).max(0.0);
-    let side = |k: usize| (a[k + 2].min(b[k + 2]) - a[k].max(b[k])).max(0.0);
-    let hull = |k: usize| a[k + 2].max(b[k + 2]) - a[k].min(b[k]);
-    let inter = side(0) * side(1);
-    let (union, outer) = (area(a) + area(b) - inter, hull(0) * hull(1));
-    inter / union.max(1e-12) - (outer - union) / outer.max(1e-12)
+/// 1 - GIoU.
+fn overlap(reduction: Reduction) -> BoxIouLoss {
+    BoxIouLoss { reduction, eps: 1e-12, ..Default::default() }
+}
+
+/// Batch, queries and classes (with no object) of operands that fit each other.
+fn check(logits: &Tensor, boxes: &Tensor, targets: &DetrTargets) -> Result<[usize; 3]> {
+    for t in [boxes, &targets.labels, &targets.boxes, &targets.counts] {
+        same_device(OP, logits, t)?;
+    }
+    let &[batch, queries, classes] = logits.shape() else {
+        return Err(invalid(OP, "logits", "[batch, queries, classes + 1]", format!("{:?}", logits.shape())));
+    };
+    let &[images, rows] = targets.labels.shape() else {
+        return Err(invalid(OP, "labels", "[batch, objects]", format!("{:?}", targets.labels.shape())));
+    };
+    if images != batch {
+        return Err(invalid(OP, "targets", format!("{batch} images"), format!("{images}")));
+    }
+    let want: [(&'static str, &Tensor, &[usize]); 3] = [
+        ("boxes", boxes, &[batch, queries, 4]),
+        ("boxes of targets", &targets.boxes, &[batch, rows, 4]),
+        ("counts", &targets.counts, &[batch]),
+    ];
+    match want.iter().find(|(_, t, shape)| t.shape() != *shape) {
+        Some((arg, t, shape)) => Err(invalid(OP, arg, format!("{shape:?}"), format!("{:?}", t.shape()))),
+        None => Ok([batch, queries, classes]),
+    }
 }
 
 impl DetrLoss {
-    /// Query of each object, image by image. Downloads logits and boxes and solves the assignments on the host: the device waits.
-    /// Errors: shapes that do not fit; a label that is no class; numbers that are not finite.
-    pub fn match_on_host(
-        &self,
-        logits: &Tensor,
-        boxes: &Tensor,
-        targets: &[ImageTargets],
-    ) -> Result<Vec<Vec<Option<usize>>>> {
-        const OP: &str = "detr_loss";
-        same_device(OP, logits, boxes)?;
-        let &[batch, queries, classes] = logits.shape() else {
-            return Err(invalid(
-                OP,
-                "logits",
-                "[batch, queries, classes + 1]",
-                format!("{:?}", logits.shape()),
-            ));
+    /// Query of each object (i64 `[B, T]`), -1 for rows without one and for objects beyond the number of queries: the assignment of least
+    /// cost, computed on the device. Logits `[B, Q, classes + 1]`, boxes `[B, Q, 4]`. A prediction that is not finite matches nothing.
+    /// Errors: shapes that do not fit.
+    pub fn matching(&self, logits: &Tensor, boxes: &Tensor, targets: &DetrTargets) -> Result<Tensor> {
+        let [batch, queries, _] = check(logits, boxes, targets)?;
+        let rows = targets.labels.shape()[1];
+        let real = |t: &Tensor| {
+            let dtype = if t.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+            t.detach().to_dtype(dtype)
         };
-        if boxes.shape() != [batch, queries, 4] {
-            let want = format!("[{batch}, {queries}, 4]");
-            return Err(invalid(OP, "boxes", want, format!("{:?}", boxes.shape())));
-        }
-        if targets.len() != batch {
-            return Err(invalid(OP, "targets", format!("{batch} images"), format!("{}", targets.len())));
-        }
-        for t in targets {
-            if t.labels.len() != t.boxes.len() {
-                let want = format!("{} boxes", t.labels.len());
-                return Err(invalid(OP, "targets", want, format!("{}", t.boxes.len())));
-            }
-            if let Some(l) = t.labels.iter().find(|&&l| l + 1 >= classes) {
-                return Err(invalid(
-                    OP,
-                    "labels",
-                    format!("classes below {}", classes.max(1) - 1),
-                    format!("{l}"),
-                ));
-            }
-        }
-        let scores = logits.detach().to_dtype(DType::F64)?.softmax(-1)?.to_vec::<f64>()?;
-        let found = boxes.detach().to_dtype(DType::F64)?.to_vec::<f64>()?;
-        let image = |(b, t): (usize, &ImageTargets)| {
-            let mut cost = Vec::with_capacity(t.labels.len() * queries);
-            for (&label, object) in t.labels.iter().zip(&t.boxes) {
-                let object = object.map(f64::from);
-                for q in b * queries..(b + 1) * queries {
-                    let p: [f64; 4] = std::array::from_fn(|k| found[4 * q + k]);
-                    let distance: f64 = p.iter().zip(object).map(|(p, t)| (p - t).abs()).sum();
-                    let apart = 1.0 - giou(corners(p), corners(object));
-                    cost.push(
-                        -self.class * scores[q * classes + label] + self.l1 * distance + self.giou * apart,
-                    );
-                }
-            }
-            linear_assignment(&cost, t.labels.len(), queries)
-        };
-        targets.iter().enumerate().map(image).collect()
+        let (p, t) = (real(boxes)?, targets.boxes.to_dtype(real(boxes)?.dtype())?);
+        let pairs = [batch, rows, queries];
+        let chances = real(logits)?.softmax(-1)?.permute(&[0, 2, 1])?;
+        let class = chances.gather(1, &targets.labels.unsqueeze(2)?.expand(&pairs)?)?;
+        let distance = t.cdist(&p, 1.0)?;
+        let all = [batch, rows, queries, 4];
+        let (a, b) = (corners(&p)?.unsqueeze(1)?.expand(&all)?, corners(&t)?.unsqueeze(2)?.expand(&all)?);
+        let apart = overlap(Reduction::None).forward(&a.contiguous()?, &b.contiguous()?)?.reshape(&pairs)?;
+        let places = distance.mul_scalar(self.l1)?.add(&apart.mul_scalar(self.giou)?)?;
+        let cost = places.sub(&class.to_dtype(places.dtype())?.mul_scalar(self.class)?)?;
+        cost.linear_assignment(Some(&targets.counts))
     }
 
     /// The terms for logits `*` `[B, Q, classes + 1]` (the last class is no object) and boxes `*` `[B, Q, 4]` (centre, width, height),
-    /// matched by [`match_on_host`](DetrLoss::match_on_host). Objects beyond the number of queries have no pair. Errors: as there.
-    pub fn terms(&self, logits: &Tensor, boxes: &Tensor, targets: &[ImageTargets]) -> Result<DetrTerms> {
-        let matches = self.match_on_host(logits, boxes, targets)?;
-        let (device, queries, classes) = (logits.device(), logits.shape()[1], logits.shape()[2]);
-        let rows = logits.shape()[0] * queries;
-        let mut ids = vec![classes as i64 - 1; rows];
-        let (mut picked, mut wanted) = (vec![], vec![]);
-        for (b, (found, t)) in matches.iter().zip(targets).enumerate() {
-            for ((q, &label), object) in found.iter().zip(&t.labels).zip(&t.boxes) {
-                let Some(q) = q else { continue };
-                ids[b * queries + q] = label as i64;
-                picked.push((b * queries + q) as i64);
-                wanted.extend_from_slice(object);
-            }
-        }
-        let mut weight = vec![1.0f32; classes];
-        if let Some(w) = weight.last_mut() {
-            *w = self.no_object as f32;
-        }
-        let weight = Tensor::from_slice(device, &weight, &[classes])?.to_dtype(logits.dtype())?;
+    /// matched by [`matching`](DetrLoss::matching). Objects beyond the number of queries have no pair. Nothing waits for the device. Errors:
+    /// shapes that do not fit.
+    pub fn terms_of(&self, logits: &Tensor, boxes: &Tensor, targets: &DetrTargets) -> Result<DetrTerms> {
+        let [batch, queries, classes] = check(logits, boxes, targets)?;
+        let (device, rows) = (logits.device(), targets.labels.shape()[1]);
+        let query = self.matching(logits, boxes, targets)?;
+        let none = Tensor::zeros(device, DType::I64, &[])?;
+        let paired = query.ge(&none)?;
+        // Rows without a query write to a place behind the last one.
+        let behind = Tensor::full(device, DType::I64, &[], queries as f64)?;
+        let ids = Tensor::full(device, DType::I64, &[batch, queries + 1], classes as f64 - 1.0)?
+            .scatter(1, &query.where_(&paired, &behind)?, &targets.labels)?
+            .narrow(1, 0, queries)?;
+        let objects = Tensor::full(device, logits.dtype(), &[classes.saturating_sub(1)], 1.0)?;
+        let weight =
+            Tensor::concat(0, &[&objects, &Tensor::full(device, logits.dtype(), &[1], self.no_object)?])?;
         let ce = CrossEntropyLoss { options: CrossEntropy::new(), weight: Some(weight) };
-        let class =
-            ce.forward(&logits.reshape(&[rows, classes])?, &Tensor::from_slice(device, &ids, &[rows])?)?;
-        let n = picked.len();
-        if n == 0 {
+        let all = batch * queries;
+        let class = ce.forward(&logits.reshape(&[all, classes])?, &ids.reshape(&[all])?)?;
+        if rows == 0 || queries == 0 {
             let none = Tensor::zeros(device, boxes.dtype().accumulator(), &[])?;
             return Ok(DetrTerms { class, l1: none.clone(), giou: none });
         }
-        let share = 1.0 / targets.iter().map(|t| t.labels.len()).sum::<usize>() as f64;
-        let p = boxes.reshape(&[rows, 4])?.index_select(0, &Tensor::from_slice(device, &picked, &[n])?)?;
-        let t = Tensor::from_slice(device, &wanted, &[n, 4])?.to_dtype(boxes.dtype())?;
-        // [cx, cy, w, h] times this are the corners.
-        #[rustfmt::skip]
-        let turn = [1.0f32, 0.0, 1.0, 0.0,  0.0, 1.0, 0.0, 1.0,  -0.5, 0.0, 0.5, 0.0,  0.0, -0.5, 0.0, 0.5];
-        let turn = Tensor::from_slice(device, &turn, &[4, 4])?.to_dtype(boxes.dtype())?;
-        let l1 = L1Loss { reduction: Reduction::Sum, ..Default::default() }.forward(&p, &t)?;
-        let apart = BoxIouLoss { reduction: Reduction::Sum, eps: 1e-12, ..Default::default() };
-        let giou = apart.forward(&p.matmul(&turn)?, &t.matmul(&turn)?)?;
-        Ok(DetrTerms { class, l1: l1.mul_scalar(share)?, giou: giou.mul_scalar(share)? })
+        let at = query.where_(&paired, &none)?.unsqueeze(2)?.expand(&[batch, rows, 4])?;
+        let (p, t) = (boxes.gather(1, &at)?, targets.boxes.to_dtype(boxes.dtype())?);
+        let l1 = L1Loss { reduction: Reduction::None, ..Default::default() }.forward(&p, &t)?;
+        let giou = overlap(Reduction::None).forward(&corners(&p)?, &corners(&t)?)?;
+        let objects = targets.counts.to_dtype(giou.dtype())?.sum()?.clamp(Some(1.0), None)?;
+        let paired = paired.to_dtype(giou.dtype())?.div(&objects)?;
+        Ok(DetrTerms {
+            class,
+            l1: l1.reshape(&[batch, rows, 4])?.mul(&paired.unsqueeze(2)?)?.sum()?,
+            giou: giou.reshape(&[batch, rows])?.mul(&paired)?.sum()?,
+        })
+    }
+
+    /// As [`terms_of`](DetrLoss::terms_of), with objects that are brought to the device. Errors: as there and of [`DetrTargets::new`].
+    pub fn terms(&self, logits: &Tensor, boxes: &Tensor, targets: &[ImageTargets]) -> Result<DetrTerms> {
+        let classes = logits.shape().last().copied().unwrap_or(0).saturating_sub(1);
+        self.terms_of(logits, boxes, &DetrTargets::new(logits.device(), classes, targets)?)
     }
 
     /// The weighted sum of the [`terms`](DetrLoss::terms).

@@ -287,6 +287,43 @@ def _(a, v):
     return _gs_num(a, v)
 
 
+def roi_weights(a, lo, hi, n, bins):
+    "[bins, n]: the mean weights with which a bin reads the cells of an axis"
+    lo, hi = lo * a.spatial_scale - 0.5 * a.aligned, hi * a.spatial_scale - 0.5 * a.aligned
+    length = hi - lo if a.aligned else max(hi - lo, 1.0)
+    q = a.sampling_ratio or math.ceil(length / bins)
+    w = np.zeros((bins, n))
+    for i in range(bins):
+        for s in range(q):
+            p = lo + (i + (s + 0.5) / q) * length / bins
+            if -1 <= p <= n:
+                w[i] += np.maximum(0, 1 - abs(min(max(p, 0), n - 1) - np.arange(n))) / q
+    return w
+
+
+def roi_axes(a, v, k, shape, size):
+    b = v.boxes[k]
+    return roi_weights(a, b[1], b[3], shape[2], size[0]), roi_weights(a, b[0], b[2], shape[3], size[1])
+
+
+@ref("roi_align")
+def _(a, v):
+    y = np.zeros((len(v.boxes), v.x.shape[1], *a.size))
+    for k, i in enumerate(v.images):
+        h, w = roi_axes(a, v, k, v.x.shape, a.size)
+        y[k] = np.einsum("ih,jw,chw->cij", h, w, v.x[i])
+    return {"y": y}
+
+
+@ref("roi_align_backward")
+def _(a, v):
+    dx = np.zeros(a.input_size)
+    for k, i in enumerate(v.images):
+        h, w = roi_axes(a, v, k, a.input_size, v.dy.shape[2:])
+        dx[i] += np.einsum("ih,jw,cij->chw", h, w, v.dy[k])
+    return {"dx": dx}
+
+
 def iou(b, c):
     w = max(0, min(b[2], c[2]) - max(b[0], c[0]))
     h = max(0, min(b[3], c[3]) - max(b[1], c[1]))

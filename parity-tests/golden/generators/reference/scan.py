@@ -1,6 +1,7 @@
 """Second formulas of scans, sorting, distances."""
 import math
 import numpy as np
+import scipy.optimize
 from reference.base import R, ref
 from reference.loss import cosv, nrm
 from reference.reduce import quiet
@@ -43,6 +44,34 @@ def _(a, v):
 def _(a, v):
     i = along(v.x, a.axis, lambda r: order(r, a.largest)[:a.k]) if a.k else np.zeros([0 if k == a.axis % v.x.ndim else s for k, s in enumerate(v.x.shape)], int)
     return {"idx": i, "y": np.take_along_axis(v.x, i, a.axis)}
+
+
+@ref("linear_assignment")
+def _(a, v):
+    "the best of all assignments, row by row over sets of columns; of large problems the vertex of the linear program"
+    b, r, n = v.cost.shape
+    found = np.full((b, r), -1)
+    for i in range(b if n > 12 else 0):
+        rows, cols = np.kron(np.eye(r), np.ones(n)), np.kron(np.ones(r), np.eye(n))
+        best = scipy.optimize.linprog(v.cost[i].ravel(), cols, np.ones(n), rows, np.ones(r), (0, 1), method="highs").x.reshape(r, n)
+        found[i] = best.argmax(1)
+    for i in range(b if n <= 12 else 0):
+        rows = r if v.counts is None else int(v.counts[i])
+        best = {0: (0, 0.0, [])}
+        for row in range(rows):
+            after = {}
+            for used, (pairs, cost, cols) in best.items():
+                for c in [-1, *range(n)]:
+                    if c >= 0 and (used >> c & 1 or not np.isfinite(v.cost[i, row, c])):
+                        continue
+                    to = used | (1 << c if c >= 0 else 0)
+                    new = (pairs - (c >= 0), cost + (v.cost[i, row, c] if c >= 0 else 0), cols + [c])
+                    if to not in after or new[:2] < after[to][:2]:
+                        after[to] = new
+            best = after
+        if rows:
+            found[i, :rows] = min(best.values())[2]
+    return {"column": found}
 
 
 def put_idx(a, v):

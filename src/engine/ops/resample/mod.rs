@@ -2,6 +2,7 @@
 
 pub(super) mod grid_sample;
 mod plan;
+mod roi_align;
 
 use self::plan::{NearestPlan, NearestProblem};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
@@ -316,6 +317,36 @@ impl ResampleOps for Engine {
             Some((dx, accumulate)) => self.sample_dx(OP, p, &s, &io, &dx, accumulate),
             None => Ok(()),
         }
+    }
+
+    fn roi_align(
+        &self,
+        p: RoiAlign,
+        x: View<'_>,
+        boxes: View<'_>,
+        images: View<'_>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "roi_align";
+        let s = check_roi_align(p, &x, &boxes, &images, &y)?;
+        let v = y.as_view();
+        self.check_owner_all(OP, &[("x", x), ("boxes", boxes), ("images", images), ("y", v)])?;
+        self.regions(OP, p, &s, [&x, &boxes, &images], &v)
+    }
+
+    fn roi_align_bwd(
+        &self,
+        p: RoiAlign,
+        dy: View<'_>,
+        boxes: View<'_>,
+        images: View<'_>,
+        dx: GradMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "roi_align_bwd";
+        let s = check_roi_align_bwd(p, &dy, &boxes, &images, &dx)?;
+        let v = dx.out.as_view();
+        self.check_owner_all(OP, &[("dy", dy), ("boxes", boxes), ("images", images), ("dx", v)])?;
+        self.regions_bwd(OP, p, &s, [&dy, &boxes, &images], &dx)
     }
 
     fn nms(

@@ -7,7 +7,7 @@ use self::plan::{RadixPlan, SortPlan, SortProblem, each};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, int, long};
+use crate::engine::launch::{Grid, MAX_GRID_YZ, code_of_op, int, long};
 use crate::engine::ops::index::scatter::wide_index;
 use crate::engine::ops::shape::strided::Axis;
 use crate::error::Result;
@@ -243,6 +243,34 @@ impl SortOps for Engine {
             code: code_of_op(OP),
         };
         self.launch(&SORT_SCATTER, v.dtype(), "", Grid::Stride(n), &args)
+    }
+
+    fn linear_assignment(&self, cost: View<'_>, counts: Option<View<'_>>, column: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "linear_assignment";
+        let [problems, rows, columns] = check_linear_assignment(&cost, counts.as_ref(), &column)?;
+        let v = column.as_view();
+        self.check_owner_all(OP, &[("cost", Some(cost)), ("counts", counts), ("column", Some(v))])?;
+        let (n, m) = (rows.min(columns), rows.max(columns));
+        if v.numel() == 0 {
+            return Ok(());
+        }
+        let prices = self.scratch(cost.dtype().accumulator(), problems * (n + 2 * m))?;
+        let links = self.scratch(DType::I32, problems * (n + 3 * m))?;
+        let args = LinearAssignmentArgs {
+            cost: self.arg_in(&cost),
+            counts: self.arg_opt(counts.as_ref()),
+            prices: self.arg_in(&prices.view()),
+            links: self.arg_in(&links.view()),
+            column: self.arg_in(&v),
+            err: self.arg_error(),
+            problems: long(problems),
+            rows: int(rows),
+            columns: int(columns),
+            wide: counts.as_ref().map_or(0, wide_index),
+            code: code_of_op(OP),
+        };
+        let blocks = problems.min(MAX_GRID_YZ);
+        self.launch(&LINEAR_ASSIGNMENT, cost.dtype(), "", Grid::Blocks([blocks, 1, 1]), &args)
     }
 
     fn search_sorted(

@@ -158,6 +158,7 @@ pub(super) const ROWS: &[Row] = &[
     row("interpolate", "`F.interpolate`", "`Tensor::interpolate`"),
     row("affine_grid", "`F.affine_grid`", "`Tensor::affine_grid`"),
     row("grid_sample", "`F.grid_sample`", "`Tensor::grid_sample`"),
+    row("roi_align", "`torchvision.ops.roi_align`", "`Tensor::roi_align`"),
     row("nms", "`torchvision.ops.nms`", "`Tensor::nms`"),
     // Attention, embedding, recurrent networks.
     row("attention", "`F.scaled_dot_product_attention`", "`ScaledDotProductAttention::forward`"),
@@ -228,6 +229,7 @@ pub(super) const ROWS: &[Row] = &[
     row("segment_reduce", "`torch.segment_reduce`", "`Tensor::segment_reduce`"),
     row("sort", "`torch.sort`, `torch.argsort`", "`Tensor::sort`, `Tensor::argsort`"),
     row("topk", "`torch.topk`", "`Tensor::topk`").gradient("sort_bwd"),
+    row("linear_assignment", "", "`Tensor::linear_assignment`"),
     row("search_sorted", "`torch.searchsorted`", "`Tensor::search_sorted`"),
     row("cdist", "`torch.cdist`", "`Tensor::cdist`"),
     row("pdist", "`F.pdist`", "`Tensor::pdist`"),

@@ -1,5 +1,7 @@
 //! Convolution on meshes, and heat diffusion on surfaces.
 
+mod triangles;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -11,6 +13,8 @@ use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::{Device, Operand, Tensor, same_device, same_dtype};
 use crate::functional::index::range::{check_index, check_range};
 use crate::functional::operand::{Inputs, operand, save, saved, view, view_mut, whole};
+
+pub use self::triangles::{LaplacianWeights, TriangleMesh};
 
 const OP: &str = "Mesh";
 
