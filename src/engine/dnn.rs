@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::capture::QueuedConv;
 use super::plan::Reason;
 use super::{Engine, lock};
 use crate::buffer::View;
@@ -64,6 +65,8 @@ impl Engine {
         if let Some(&won) = lock(&RACES).get_or_insert_default().get(&key) {
             return Ok(won);
         }
+        // A race is run once, also while its calls would be recorded.
+        let _run = self.suspend();
         // SAFETY: the stream is the driver's and lives as long as the pool.
         if !unsafe { lib.may_time(self.inner.stream, p) } {
             return Ok(true);
@@ -104,6 +107,7 @@ impl Engine {
         let state = self.inner.device.dnn.of(p);
         let mut known = state.load(Ordering::Acquire);
         if known == 0 {
+            let _run = self.suspend();
             let good = vet().unwrap_or_else(|e| {
                 log::warn!("{}: the check of {} convolutions failed: {e}", lib.name(), p.dtype);
                 false
@@ -118,6 +122,26 @@ impl Engine {
             GOOD => Ok(()),
             _ => Err("the library's results differed from the portable kernel's".into()),
         }
+    }
+
+    /// Runs a problem once that is about to be recorded, into memory that nobody reads: on its first call the library may time its kernels, which it
+    /// cannot do in a graph.
+    fn dnn_settle(
+        &self,
+        lib: &dyn VendorConv,
+        p: &VendorConvProblem,
+        tensors: [&View<'_>; 3],
+        written: usize,
+    ) -> Result<()> {
+        let _run = self.suspend();
+        // SAFETY: the stream is the driver's and lives as long as the pool.
+        if !unsafe { lib.may_time(self.inner.stream, p) } {
+            return Ok(());
+        }
+        let room = self.scratch(p.dtype, tensors[written].numel())?;
+        let (view, mut tensors) = (room.view(), tensors);
+        tensors[written] = &view;
+        self.dnn_call(lib, p, tensors)
     }
 
     /// Queues a problem of the library's: x, w and y, of which the problem says which one is written.
@@ -138,13 +162,19 @@ impl Engine {
         };
         let mem = tensors.map(at);
         let device = &self.inner.device;
-        device.counts.launches.fetch_add(1, Ordering::Relaxed);
         let written = match p.pass {
             ConvPass::Forward => 2,
             ConvPass::Input => 0,
             ConvPass::Weight => 1,
         };
+        if self.records() {
+            self.dnn_settle(lib, p, tensors, written)?;
+        }
         self.wrote([mem[written].0]);
+        if let Some(recorded) = self.record_conv(QueuedConv { problem: *p, tensors: mem, workspace }) {
+            return recorded;
+        }
+        device.counts.launches.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the operands were checked to have the problem's sizes, the output to lie apart from the inputs; the workspace has the size that the
         // library asked for; the stream is the driver's.
         let done = unsafe { lib.run(self.inner.stream, p, mem, workspace) };
