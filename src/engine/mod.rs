@@ -278,11 +278,9 @@ fn check_dtype(device: &Device, dtype: DType) -> Result<()> {
     let caps = device.driver.caps();
     match caps.supports(dtype) {
         true => Ok(()),
-        false => Err(GpuError::Unsupported {
-            op: "alloc",
-            device: caps.id,
-            why: "the device has no f64".into(),
-        }),
+        false => {
+            Err(GpuError::Unsupported { op: "alloc", device: caps.id, why: "the device has no f64".into() })
+        }
     }
 }
 

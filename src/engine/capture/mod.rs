@@ -6,8 +6,6 @@
 
 mod pool;
 mod queued;
-#[cfg(test)]
-mod tests;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

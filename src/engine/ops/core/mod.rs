@@ -91,7 +91,10 @@ impl CoreOps for Engine {
         self.check_poison()?;
         self.check_owner("write_bytes", "dst", &v)?;
         sized("write_bytes", "src", &v, src.len())?;
-        self.recorded("write_bytes", "it copies from the host; make constants before the recording, or copy them from a buffer")?;
+        self.recorded(
+            "write_bytes",
+            "it copies from the host; make constants before the recording, or copy them from a buffer",
+        )?;
         let (Some(raw), false) = (v.block().raw(), src.is_empty()) else { return Ok(()) };
         self.inner.device.counts.uploads.fetch_add(1, Ordering::Relaxed);
         self.wrote([raw]);

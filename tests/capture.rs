@@ -1,0 +1,436 @@
+//! Recording and replay of calls: on the mock driver what the engine makes of a recording, on every device that is there that a replay gives the bits of
+//! the calls themselves.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::backends;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::core::Graph;
+use trefoil::ops::elementwise::{Binary, Unary};
+use trefoil::ops::gemm::{Gemm, GemmIo};
+use trefoil::ops::optimizer::{ClipNorm, OptimRule, ParamSlot, Scalar, Step};
+use trefoil::ops::random::Rng;
+use trefoil::ops::softmax::Softmax;
+use trefoil::prelude::*;
+use trefoil::testing::{Call, MockDriver};
+use trefoil::{BackendExt, Buffer, CpuBackend, DType, Engine, GpuError, IGpuBackend};
+
+fn mock(graphs: bool) -> (Arc<MockDriver>, Engine) {
+    let driver = Arc::new(MockDriver::default());
+    driver.have_graphs(graphs);
+    let engine = Engine::new(driver.clone()).unwrap();
+    (driver, engine)
+}
+
+fn refused_call(done: trefoil::Result<impl std::fmt::Debug>) -> &'static str {
+    match done {
+        Err(GpuError::Capture { op, .. }) => op,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// y = -x, then z = a copy of y.
+fn negate_and_copy(e: &Engine, x: &Buffer, z: &Buffer) -> trefoil::Result<()> {
+    let y = e.alloc(DType::F32, x.len())?;
+    e.unary(Unary::Neg, x.view(), y.alias_mut())?;
+    e.copy(y.view(), z.alias_mut())
+}
+
+#[test]
+fn a_recording_is_queued_on_a_stream_of_its_own_and_launched_as_a_whole() {
+    let (d, e) = mock(true);
+    let (x, z) = (e.alloc(DType::F32, 100).unwrap(), e.alloc(DType::F32, 100).unwrap());
+    negate_and_copy(&e, &x, &z).unwrap();
+    let own = e.raw_stream().unwrap();
+    d.clear();
+    let (graph, ()) = e.capture(|e| negate_and_copy(e, &x, &z)).unwrap();
+    let recorded = match d.calls().as_slice() {
+        [
+            Call::BeginGraph(s),
+            Call::Launch { stream, .. },
+            Call::Copy(copied, ..),
+            Call::EndGraph(ended, g),
+        ] => {
+            assert!(*s != own && [stream, copied, ended] == [s; 3]);
+            *g
+        }
+        other => panic!("{other:?}"),
+    };
+    let info = graph.info();
+    assert_eq!((info.launches, info.copies, &info.queued_by_host), (1, 1, &None));
+    assert_eq!(d.live_handles().0, 1, "the stream of the recording is gone");
+    d.clear();
+    let before = e.counters();
+    graph.replay().unwrap();
+    graph.replay().unwrap();
+    assert_eq!(d.calls(), [(); 2].map(|()| Call::LaunchGraph(own, recorded)));
+    assert_eq!(e.counters().launches - before.launches, 2);
+    d.clear();
+    drop(graph);
+    assert_eq!(d.calls(), [Call::DestroyGraph(own, recorded)]);
+}
+
+#[test]
+fn without_graphs_of_the_driver_the_host_queues_the_same_calls() {
+    let (d, e) = mock(false);
+    let (x, z) = (e.alloc(DType::F32, 100).unwrap(), e.alloc(DType::F32, 100).unwrap());
+    negate_and_copy(&e, &x, &z).unwrap();
+    d.clear();
+    negate_and_copy(&e, &x, &z).unwrap();
+    let eager = d.calls();
+    d.clear();
+    let (graph, ()) = e.capture(|e| negate_and_copy(e, &x, &z)).unwrap();
+    assert!(d.launches().is_empty(), "recording runs nothing");
+    assert_eq!(graph.info().queued_by_host.as_deref(), Some("the mock has no graphs"));
+    d.clear();
+    graph.replay().unwrap();
+    let place = |c: &Call| match c {
+        Call::Launch { stream, entry, config, args } => {
+            format!("{stream:?} {entry} {config:?} {}", args.len())
+        }
+        Call::Copy(s, _, to, n) => format!("{s:?} {to:?} {n}"),
+        other => format!("{other:?}"),
+    };
+    let [eager, replayed] = [eager, d.calls()].map(|c| c.iter().map(place).collect::<Vec<_>>());
+    assert_eq!(replayed, eager);
+}
+
+#[test]
+fn a_driver_that_makes_no_graph_of_it_leaves_the_replay_to_the_host() {
+    for method in ["new_stream", "begin_graph", "launch", "end_graph"] {
+        let (d, e) = mock(true);
+        let (x, z) = (e.alloc(DType::F32, 8).unwrap(), e.alloc(DType::F32, 8).unwrap());
+        negate_and_copy(&e, &x, &z).unwrap();
+        d.fail_next(method, GpuError::driver("call", 901, "INVALIDATED"));
+        d.clear();
+        let (graph, ()) = e.capture(|e| negate_and_copy(e, &x, &z)).unwrap();
+        let begun = d.calls().iter().filter(|c| matches!(c, Call::BeginGraph(_))).count();
+        let ended = d.calls().iter().filter(|c| matches!(c, Call::EndGraph(..))).count();
+        assert_eq!(ended, begun - usize::from(method == "begin_graph"), "{method}");
+        assert!(
+            graph.info().queued_by_host.as_ref().is_some_and(|why| why.contains("INVALIDATED")),
+            "{method}"
+        );
+        assert_eq!(d.live_handles().0, 1, "{method}");
+        d.clear();
+        graph.replay().unwrap();
+        assert_eq!(d.launches().len(), 1, "{method}");
+    }
+}
+
+#[test]
+fn a_graph_keeps_its_memory_and_gives_it_back() {
+    let (_, e) = mock(false);
+    let outside = e.alloc(DType::F32, 1000).unwrap();
+    let base = e.memory().in_use;
+    let (graph, y) = e
+        .capture(|e| {
+            let y = e.alloc(DType::F32, 1000)?;
+            let t = e.alloc(DType::F32, 5000)?;
+            e.unary(Unary::Neg, outside.view(), y.alias_mut())?;
+            e.fill(0.0, t.alias_mut())?;
+            drop(t);
+            // Takes the block that has become free.
+            e.fill(0.0, e.alloc(DType::F32, 5000)?.alias_mut())?;
+            Ok(y)
+        })
+        .unwrap();
+    // 4000 and 20000 bytes in steps of 512.
+    assert_eq!(graph.info().bytes, 4096 + 20480);
+    assert_eq!(e.memory().in_use, base + graph.info().bytes, "also what is free within the graph");
+    drop(outside);
+    assert_eq!(e.memory().in_use, base + graph.info().bytes, "the graph reads it");
+    graph.replay().unwrap();
+    let other = e.fork_stream().unwrap();
+    assert!(matches!(other.adopt(y), Err(GpuError::Invalid(_))), "the graph writes it");
+    drop(graph);
+    assert_eq!(e.memory().in_use, base - 4096);
+}
+
+#[test]
+fn what_needs_the_host_is_refused_by_name() {
+    let (d, e) = mock(true);
+    let (x, y) = (e.alloc(DType::F32, 8).unwrap(), e.alloc(DType::F32, 8).unwrap());
+    let event = e.record().unwrap();
+    let (graph, ()) = e.capture(|_| Ok(())).unwrap();
+    type Refused<'a> = (&'static str, Box<dyn Fn() -> trefoil::Result<()> + 'a>);
+    let calls: Vec<Refused<'_>> = vec![
+        ("read_bytes", Box::new(|| e.download::<f32>(x.view()).map(drop))),
+        ("write_bytes", Box::new(|| e.write(x.alias_mut(), &[0f32; 8]))),
+        ("synchronize", Box::new(|| e.synchronize())),
+        ("record", Box::new(|| e.record().map(drop))),
+        ("wait", Box::new(|| e.wait(&event))),
+        ("trim", Box::new(|| e.trim())),
+        ("adopt", Box::new(|| e.adopt(e.alloc(DType::F32, 1)?).map(drop))),
+        ("replay", Box::new(|| graph.replay())),
+        ("capture_calls", Box::new(|| e.capture(|_| Ok(())).map(drop))),
+    ];
+    for (name, call) in &calls {
+        d.clear();
+        assert_eq!(refused_call(e.capture(|_| call())), *name);
+        // An error that the caller swallows spoils the recording all the same.
+        assert_eq!(refused_call(e.capture(|_| Ok(call().is_ok()))), *name);
+        assert!(d.calls().iter().all(|c| matches!(c, Call::Alloc(_))), "{name}: {:?}", d.calls());
+        call().unwrap();
+    }
+    // The handle records as before.
+    let (graph, ()) = e.capture(|e| e.unary(Unary::Neg, x.view(), y.alias_mut())).unwrap();
+    assert_eq!(graph.info().launches, 1);
+    // Other errors of the closure are passed on, and a panic ends the recording.
+    let bad = e.capture(|e| e.unary(Unary::Neg, x.view(), e.alloc(DType::F32, 9)?.alias_mut()));
+    assert!(matches!(bad, Err(GpuError::Invalid(_))));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        e.capture(|_| -> trefoil::Result<()> { panic!("in it") })
+    }));
+    assert!(panicked.is_err());
+    e.synchronize().unwrap();
+}
+
+#[test]
+fn other_threads_run_their_calls() {
+    let (d, e) = mock(false);
+    let (x, y) = (e.alloc(DType::F32, 8).unwrap(), e.alloc(DType::F32, 8).unwrap());
+    let neg = |e: &Engine| e.unary(Unary::Neg, x.view(), y.alias_mut());
+    neg(&e).unwrap();
+    d.clear();
+    let (graph, ()) = e
+        .capture(|e| {
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    neg(e).unwrap();
+                    e.synchronize().unwrap();
+                    assert_eq!(
+                        refused_call(e.capture(|_| Ok(()))),
+                        "capture_calls",
+                        "one recording at a time"
+                    );
+                });
+            });
+            neg(e)
+        })
+        .unwrap();
+    assert_eq!((d.launches().len(), graph.info().launches), (1, 1));
+}
+
+#[test]
+fn the_cpu_backend_says_what_to_do() {
+    let cpu = CpuBackend::new();
+    let refused = cpu.capture(|_| -> trefoil::Result<()> { unreachable!("nothing is called") });
+    assert!(matches!(refused, Err(GpuError::Unsupported { op: "capture_calls", .. })), "{refused:?}");
+}
+
+/// Every backend that records.
+fn recording_backends() -> Vec<Arc<dyn IGpuBackend>> {
+    let is_cpu = |b: &Arc<dyn IGpuBackend>| b.id() == CpuBackend::new().id();
+    backends().into_iter().filter(|b| !is_cpu(b)).collect()
+}
+
+/// A small network's training step on buffers, with a dropout that draws from a position on the device.
+struct Net {
+    x: Buffer,
+    w: Buffer,
+    m: Buffer,
+    v: Buffer,
+    count: Buffer,
+    position: Buffer,
+    out: Buffer,
+}
+
+const ROWS: usize = 48;
+const COLUMNS: usize = 80;
+
+impl Net {
+    fn new(g: &Arc<dyn IGpuBackend>) -> trefoil::Result<Net> {
+        let wave = |n: usize, f: f32| (0..n).map(|i| (i as f32 * f).sin()).collect::<Vec<_>>();
+        Ok(Net {
+            x: g.upload(&wave(ROWS * COLUMNS, 0.7))?,
+            w: g.upload(&wave(COLUMNS * COLUMNS, 0.3))?,
+            m: g.zeros(DType::F32, COLUMNS * COLUMNS)?,
+            v: g.zeros(DType::F32, COLUMNS * COLUMNS)?,
+            count: g.upload(&[1i64])?,
+            position: g.upload(&[0i64])?,
+            out: g.zeros(DType::F32, ROWS * COLUMNS)?,
+        })
+    }
+
+    /// out = softmax(dropout(gelu(x w))), a gradient from it, clipped, an Adam step; then the two counts go on.
+    fn step(&self, g: &Arc<dyn IGpuBackend>) -> trefoil::Result<()> {
+        let (shape, square) = ([ROWS, COLUMNS], [COLUMNS, COLUMNS]);
+        let h = g.alloc(DType::F32, ROWS * COLUMNS)?;
+        let layer = Gemm::new().act(Activation::GeluTanh);
+        let io = GemmIo::new(self.x.shaped(&shape)?, self.w.shaped(&square)?, h.alias_mut().reshape(&shape)?);
+        g.gemm(&layer, io)?;
+        let dropped = g.alloc(DType::F32, h.len())?;
+        let mut rng = Rng::new(9);
+        rng.device_offset = Some(self.position.view());
+        g.dropout(0.3, rng, h.view(), dropped.alias_mut(), None)?;
+        let out = self.out.alias_mut().reshape(&shape)?;
+        g.softmax(Softmax::Softmax, 1, dropped.shaped(&shape)?, out)?;
+        let grad = g.alloc(DType::F32, self.w.len())?;
+        let by = Gemm::new().trans(true, false);
+        let io =
+            GemmIo::new(self.x.shaped(&shape)?, self.out.shaped(&shape)?, grad.alias_mut().reshape(&square)?);
+        g.gemm(&by, io)?;
+        let norm = g.alloc(DType::F32, 1)?;
+        g.clip_grad_norm(&ClipNorm::new(0.5), &mut [grad.alias_mut()], norm.alias_mut())?;
+        let mut step = Step::host(0.01, 1);
+        step.step = Scalar::Device(self.count.view());
+        let state = [Some(self.m.alias_mut()), Some(self.v.alias_mut()), None, None];
+        let slot = ParamSlot::new(self.w.alias_mut(), grad.view()).state(state);
+        g.optimizer_step(&OptimRule::Adam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0 }, &step, &mut [slot])?;
+        let blocks = (ROWS * COLUMNS / 4) as f64;
+        for (count, more) in [(&self.count, 1.0), (&self.position, blocks)] {
+            let one = g.alloc(DType::I64, 1)?;
+            g.fill(more, one.alias_mut())?;
+            g.binary(Binary::Add { alpha: 1.0 }, count.view(), one.view(), count.alias_mut())?;
+        }
+        Ok(())
+    }
+
+    fn bytes(&self, g: &Arc<dyn IGpuBackend>) -> Vec<Vec<u8>> {
+        let read = |b: &Buffer| {
+            let mut bytes = vec![0; b.len() * b.dtype().size()];
+            g.read_bytes(b.view(), &mut bytes).unwrap();
+            bytes
+        };
+        [&self.w, &self.m, &self.v, &self.count, &self.position, &self.out].map(read).to_vec()
+    }
+}
+
+#[test]
+fn replayed_steps_equal_the_calls_bit_for_bit() {
+    const STEPS: usize = 20;
+    for g in recording_backends() {
+        let (eager, replayed) = (Net::new(&g).unwrap(), Net::new(&g).unwrap());
+        for _ in 0..STEPS {
+            eager.step(&g).unwrap();
+        }
+        // The first is recorded without ever having run.
+        let (graph, ()) = g.capture(|g| replayed.step(g)).unwrap();
+        println!("{}: {:?}", g.id(), graph.info());
+        let before = (g.counters(), g.memory());
+        for _ in 0..STEPS {
+            graph.replay().unwrap();
+        }
+        let after = g.counters();
+        let same =
+            |f: fn(&trefoil::ops::core::Counters) -> u64| assert_eq!(f(&after), f(&before.0), "{}", g.id());
+        same(|c| c.uploads);
+        same(|c| c.downloads);
+        same(|c| c.allocations);
+        same(|c| c.compiles);
+        same(|c| c.syncs);
+        assert_eq!(g.memory(), before.1);
+        let (want, got) = (eager.bytes(&g), replayed.bytes(&g));
+        assert!(
+            want == got,
+            "{}: buffers differ: {:?}",
+            g.id(),
+            want.iter().zip(&got).map(|(a, b)| a == b).collect::<Vec<_>>()
+        );
+        // Steps change what they should, so that the comparison means something.
+        let start = Net::new(&g).unwrap().bytes(&g);
+        assert!(start.iter().zip(&want).all(|(a, b)| a != b), "{}", g.id());
+    }
+}
+
+/// A graph of a few small launches on buffers that it keeps.
+fn small(g: &Arc<dyn IGpuBackend>) -> (Graph, Buffer, Buffer) {
+    let x = g.upload(&[1f32; 64]).unwrap();
+    let (graph, y) = g
+        .capture(|g| {
+            let y = g.alloc(DType::F32, 64)?;
+            g.unary(Unary::Neg, x.view(), y.alias_mut())?;
+            g.binary(Binary::Add { alpha: 1.0 }, y.view(), x.view(), y.alias_mut())?;
+            g.binary(Binary::Add { alpha: 0.5 }, y.view(), x.view(), y.alias_mut())?;
+            Ok(y)
+        })
+        .unwrap();
+    (graph, x, y)
+}
+
+#[test]
+fn ten_thousand_replays_take_no_memory_and_read_nothing_back() {
+    for g in recording_backends() {
+        let (graph, _x, y) = small(&g);
+        graph.replay().unwrap();
+        g.synchronize().unwrap();
+        let (memory, counters) = (g.memory(), g.counters());
+        for i in 0..10_000 {
+            graph.replay().unwrap();
+            // A driver's queue need not be endless.
+            if i % 1000 == 999 {
+                g.record().unwrap().synchronize().unwrap();
+            }
+        }
+        g.synchronize().unwrap();
+        let after = g.counters();
+        assert_eq!(g.memory(), memory, "{}", g.id());
+        assert_eq!(
+            (after.allocations, after.downloads, after.uploads),
+            (counters.allocations, counters.downloads, counters.uploads),
+            "{}",
+            g.id()
+        );
+        assert_eq!(after.launches - counters.launches, 30_000, "{}", g.id());
+        assert_eq!(g.download::<f32>(y.view()).unwrap(), [0.5; 64]);
+    }
+}
+
+#[test]
+fn inputs_are_copied_in_and_graphs_outlive_what_they_read() {
+    for g in recording_backends() {
+        let (graph, x, y) = small(&g);
+        let other = g.upload(&[3f32; 64]).unwrap();
+        g.copy(other.view(), x.alias_mut()).unwrap();
+        drop((x, other));
+        // Blocks that the graph did not hold would be taken by these.
+        let others: Vec<Buffer> = (0..32).map(|_| g.upload(&[9f32; 64]).unwrap()).collect();
+        graph.replay().unwrap();
+        assert_eq!(g.download::<f32>(y.view()).unwrap(), [1.5; 64], "{}", g.id());
+        drop(graph);
+        // What the graph gave stays without it.
+        let more: Vec<Buffer> = (0..32).map(|_| g.upload(&[7f32; 64]).unwrap()).collect();
+        assert_eq!(g.download::<f32>(y.view()).unwrap(), [1.5; 64], "{}", g.id());
+        drop((others, more));
+    }
+}
+
+#[test]
+fn an_index_out_of_range_in_a_replay_is_reported() {
+    for g in recording_backends() {
+        let (table, ids) = (g.upload(&[1f32, 2.0, 3.0]).unwrap(), g.upload(&[0i64, 2]).unwrap());
+        let (graph, y) = g
+            .capture(|g| {
+                let y = g.alloc(DType::F32, 2)?;
+                g.gather(0, table.view(), ids.view(), y.alias_mut().into())?;
+                Ok(y)
+            })
+            .unwrap();
+        graph.replay().unwrap();
+        assert_eq!(g.download::<f32>(y.view()).unwrap(), [1.0, 3.0], "{}", g.id());
+        g.write(ids.alias_mut(), &[1i64, 3]).unwrap();
+        graph.replay().unwrap();
+        assert!(matches!(g.synchronize(), Err(GpuError::IndexOutOfRange { op: "gather" })), "{}", g.id());
+        g.write(ids.alias_mut(), &[1i64, 1]).unwrap();
+        graph.replay().unwrap();
+        assert_eq!(g.download::<f32>(y.view()).unwrap(), [2.0, 2.0], "{}", g.id());
+    }
+}
+
+#[test]
+fn replays_of_several_threads_do_not_mix() {
+    for g in recording_backends() {
+        let (graph, _x, y) = small(&g);
+        std::thread::scope(|s| {
+            for _ in 0..3 {
+                s.spawn(|| (0..200).for_each(|_| graph.replay().unwrap()));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        });
+        assert_eq!(g.download::<f32>(y.view()).unwrap(), [0.5; 64], "{}", g.id());
+    }
+}
