@@ -1,6 +1,7 @@
 //! Tensors, automatic differentiation, errors and limits: what everything else is made of.
 
 pub mod autograd;
+pub(crate) mod capture;
 pub(crate) mod error;
 pub(crate) mod glob;
 pub(crate) mod grad_mode;

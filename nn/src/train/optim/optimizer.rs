@@ -12,6 +12,7 @@ use trefoil::{DType, ViewMut};
 
 use super::arena::{Arena, Packing};
 use super::scaler::Scaler;
+use crate::core::capture;
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::{Device, Tensor, same_handle};
 use crate::module::{Layer, LayerExt, Param, check_unique};
@@ -48,8 +49,8 @@ pub struct Optimizer {
     ema: Option<f64>,
     /// Seed of the random rounding of packed moments.
     rounding: Option<u64>,
-    /// Where the last backward without loss scaling started: a weight, and a tensor that holds it.
-    start: Mutex<Option<(f64, Tensor)>>,
+    /// Where the last backwards without loss scaling started: weights, and tensors that hold them.
+    start: Mutex<Vec<(f64, Tensor)>>,
 }
 
 impl fmt::Debug for Optimizer {
@@ -62,6 +63,9 @@ impl fmt::Debug for Optimizer {
             .finish()
     }
 }
+
+/// Starts of backwards that are kept: weights differ between whole steps and those at the end of the data.
+const STARTS: usize = 8;
 
 fn check_lr(lr: f64) -> Result<()> {
     if lr.is_finite() && lr >= 0.0 {
@@ -370,13 +374,13 @@ impl Optimizer {
                 && t.dtype() == loss.dtype()
                 && t.shape() == loss.shape()
         };
-        match &*kept {
-            Some((w, t)) if *w == weight && fits(t) => Ok(t.clone()),
-            _ => {
-                let t = Tensor::full(loss.device(), loss.dtype(), loss.shape(), weight)?;
-                Ok(kept.insert((weight, t)).1.clone())
-            }
+        if let Some((_, t)) = kept.iter().find(|(w, t)| *w == weight && fits(t)) {
+            return Ok(t.clone());
         }
+        let t = Tensor::full(loss.device(), loss.dtype(), loss.shape(), weight)?;
+        kept.truncate(STARTS - 1);
+        kept.insert(0, (weight, t.clone()));
+        Ok(t)
     }
 
     /// One update of all parameters. Errors: a parameter was replaced after construction; nothing is changed then.
@@ -386,6 +390,8 @@ impl Optimizer {
 
     /// A step that changes no parameter where `bad` (one f32) is not 0.
     pub(crate) fn step_unless(&mut self, bad: Option<&Tensor>) -> Result<()> {
+        const WHY: &str = "its rate and its count are the host's; call it behind the captured part";
+        capture::refuse("Optimizer::step", WHY)?;
         self.members.iter().try_for_each(|m| m.arena.check())?;
         let t = self.step + 1;
         let unscaled = match &self.scaler {
@@ -468,7 +474,11 @@ impl Optimizer {
     /// Divides scaled gradients by the loss scale before they are clipped.
     fn unscale(&self) -> Result<()> {
         match &self.scaler {
-            Some(s) => s.unscale(&self.members.iter().map(|m| &m.arena).collect::<Vec<_>>()),
+            Some(s) => {
+                const WHY: &str = "the host notes that gradients are unscaled; clip behind the captured part";
+                capture::refuse("clipping under loss scaling", WHY)?;
+                s.unscale(&self.members.iter().map(|m| &m.arena).collect::<Vec<_>>())
+            }
             None => Ok(()),
         }
     }

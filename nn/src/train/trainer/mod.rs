@@ -2,6 +2,7 @@
 
 mod anomaly;
 mod callback;
+mod captured;
 mod folder;
 mod options;
 mod progress;
@@ -31,6 +32,7 @@ use crate::core::index_check::Range;
 use crate::core::span::span;
 use crate::core::tensor::{Device, Tensor};
 use crate::module::{Layer, LayerExt, has_learning_rule};
+use crate::train::capture::Steps;
 use crate::train::data::index_check;
 use crate::train::data::{Order, Source};
 use crate::train::metrics::{Metric, Scores, Totals};
@@ -65,6 +67,10 @@ pub struct Trainer<'a> {
     callbacks: Callbacks<'a>,
     /// Whether a part of the model has a learning rule of its own.
     learns_locally: bool,
+    /// Recorded passes; absent while one runs.
+    steps: Option<Steps>,
+    /// Whether the last batch's loss and output are a graph's.
+    replayed: bool,
 }
 
 /// A place within an epoch.
@@ -138,7 +144,10 @@ impl<'a> Trainer<'a> {
             metrics: vec![],
             callbacks: Callbacks::default(),
             learns_locally: has_learning_rule(model),
+            steps: None,
+            replayed: false,
         };
+        trainer.steps = Some(trainer.new_steps());
         trainer.describe();
         Ok(trainer)
     }
