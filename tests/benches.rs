@@ -34,7 +34,6 @@ const NOT_TIMED: &[&str] = &[
     "adopt_stream",
     "pin_variant",
     "explain_calls",
-    "capture_calls",
 ];
 
 #[test]
