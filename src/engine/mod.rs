@@ -16,6 +16,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub(crate) use self::ops::step_numbers;
 use crate::buffer::{Block, Buffer, Mem};
 use crate::device::Caps;
 use crate::driver::shapes::ShapeDriver;

@@ -26,9 +26,22 @@ pub(crate) struct Drawn {
     pub(crate) start: u64,
 }
 
+/// What the host does beside a step that is replayed: the count of an optimizer, say.
+pub(crate) trait Hook: Send + Sync {
+    /// Before a replay; the `first` is of the step that the recording has counted already.
+    fn before(&self, first: bool) -> Result<()>;
+    /// After a replay that was not the first.
+    fn after(&self);
+    /// Takes back what the recording counted: it failed.
+    fn undo(&self);
+}
+
 struct Recording {
     cells: Tensor,
     drawn: Vec<Drawn>,
+    hooks: Vec<Arc<dyn Hook>>,
+    /// Calls that have to be followed by another one in the recording, less those that were.
+    open: i32,
 }
 
 thread_local! {
@@ -63,8 +76,24 @@ impl Positions {
     pub(crate) fn record(cells: &Tensor) -> Result<Self> {
         refuse("capture", "a step is being recorded by this thread")?;
         let cells = cells.detach();
-        RECORDING.with(|r| *r.borrow_mut() = Some(Recording { cells, drawn: vec![] }));
+        RECORDING
+            .with(|r| *r.borrow_mut() = Some(Recording { cells, drawn: vec![], hooks: vec![], open: 0 }));
         Ok(Positions(()))
+    }
+
+    /// What was registered to happen beside a replay.
+    pub(crate) fn hooks(&self) -> Vec<Arc<dyn Hook>> {
+        RECORDING.with(|r| r.borrow().as_ref().map(|r| r.hooks.clone())).unwrap_or_default()
+    }
+
+    /// Error if the recording ended between two calls that belong together.
+    pub(crate) fn closed(&self) -> Result<()> {
+        match RECORDING.with(|r| r.borrow().as_ref().map_or(0, |r| r.open)) {
+            0 => Ok(()),
+            _ => {
+                Err(error("clipping under loss scaling", "the optimizer's step is not part of the recording"))
+            }
+        }
     }
 
     /// The streams that were drawn from, in the order of their cells. Errors: more than there are cells.
@@ -75,6 +104,21 @@ impl Positions {
             false => Err(error("capture", "the step draws from more than 1024 random streams")),
         }
     }
+}
+
+/// Registers what the host does beside a replay.
+pub(crate) fn hook(hook: Arc<dyn Hook>) {
+    RECORDING.with(|r| r.borrow_mut().as_mut().map(|r| r.hooks.push(hook)));
+}
+
+/// Opens (1) or closes (-1) a pair of calls that a recording must have both of.
+pub(crate) fn pair(by: i32) {
+    RECORDING.with(|r| r.borrow_mut().as_mut().map(|r| r.open += by));
+}
+
+/// Whether a pair is open.
+pub(crate) fn paired() -> bool {
+    RECORDING.with(|r| r.borrow().as_ref().is_some_and(|r| r.open > 0))
 }
 
 /// Notes that the step draws from a stream whose count is `position`, before it moves.

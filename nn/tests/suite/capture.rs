@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use trefoil::GpuError;
 use trefoil::ops::activation::Activation;
 use trefoil::ops::core::CoreOps;
-use trefoil::ops::optimizer::LossScale;
+use trefoil::ops::optimizer::{AdaptiveRule, LossScale, OptimRule};
 use trefoil_nn::data::{Dataset, ResidentSource, Targets};
 use trefoil_nn::layers::{BatchNormalization, Dense, Dropout, GaussianNoise, Sequential};
 use trefoil_nn::optim::Schedule;
@@ -303,11 +303,85 @@ impl ItemSum for Tensor {
     }
 }
 
+/// Steps whose optimizer is part of the recording. The state at the end, and the number of graphs.
+fn whole_steps(
+    d: &Device,
+    rule: OptimRule,
+    scaled: bool,
+    capture: bool,
+) -> (Vec<(String, Vec<u8>)>, CaptureStatus) {
+    let model = network(d);
+    let (_, frozen) = &model.named_parameters()[1];
+    let optimizer = Optimizer::new(&model, rule, 0.02).unwrap();
+    let optimizer =
+        if scaled { optimizer.loss_scaling(LossScale::new().interval(3), 256.0).unwrap() } else { optimizer };
+    let optimizer = RefCell::new(optimizer);
+    // A parameter that got no gradient in the first steps counts apart.
+    frozen.set_requires_grad(false);
+    let step = |io: &[Tensor]| {
+        let mut o = optimizer.borrow_mut();
+        o.zero_grad()?;
+        let loss = CrossEntropyLoss::default().forward(&model.forward(&io[0])?, &io[1])?;
+        o.backward(&loss)?;
+        o.clip_grad_norm(0.5, 2.0)?;
+        o.step()?;
+        Ok(vec![loss])
+    };
+    let mut recorded = trefoil_nn::capture(d, step);
+    for i in 0..14 {
+        optimizer.borrow_mut().set_lr(0.02 / (i + 1) as f64).unwrap();
+        if i == 2 {
+            frozen.set_requires_grad(true);
+            recorded = trefoil_nn::capture(d, step);
+        }
+        let (x, y) = batch(d, 16, i);
+        match capture {
+            true => drop(recorded.run(&[x, y]).unwrap()),
+            false => drop(step(&[x, y]).unwrap()),
+        }
+    }
+    assert_eq!(optimizer.borrow().steps(), 14);
+    (state(&model, &optimizer.borrow()), recorded.status().clone())
+}
+
 #[test]
-fn the_optimizer_refuses_to_be_recorded() {
+fn whole_steps_of_every_kind_of_rule_are_recorded() {
+    let rules = [
+        OptimRule::Momentum { mu: 0.9, damp: 0.0, wd: 0.01, nesterov: true },
+        OptimRule::AdamW { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.01 },
+        OptimRule::Nadam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0, psi: Some(0.004), decoupled: false },
+        OptimRule::RAdam { b1: 0.9, b2: 0.99, eps: 1e-8, wd: 0.0, decoupled: false },
+        OptimRule::Lamb {
+            b1: 0.9,
+            b2: 0.999,
+            eps: 1e-6,
+            wd: 0.01,
+            bias_correction: true,
+            max_norm: 10.0,
+            adapt: true,
+        },
+        OptimRule::Adan { b1: 0.98, b2: 0.92, b3: 0.99, eps: 1e-8, wd: 0.01 },
+        OptimRule::Adaptive(AdaptiveRule::HypergradientSgd { rate: 1e-3 }),
+        OptimRule::Adaptive(AdaptiveRule::ScheduleFreeAdamW { b: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0 }),
+    ];
+    for d in recording() {
+        for rule in &rules[..steps_on(&d, rules.len(), 5)] {
+            for scaled in [false, true] {
+                let what = format!("{} {rule:?}, scaled: {scaled}", id(&d));
+                let (plain, recorded) =
+                    (whole_steps(&d, *rule, scaled, false), whole_steps(&d, *rule, scaled, true));
+                assert_eq!((recorded.1.graphs, &recorded.1.plain), (1, &None), "{what}");
+                assert_same(&plain.0, &recorded.0, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_an_optimizer_cannot_record_is_refused_and_done_plainly() {
     for d in recording() {
         let model = network(&d);
-        let optimizer = RefCell::new(Optimizer::adam(&model, 0.01).unwrap());
+        let optimizer = RefCell::new(Optimizer::adam(&model, 0.01).and_then(|o| o.ema(0.9)).unwrap());
         let (x, y) = batch(&d, 16, 1);
         let mut step = trefoil_nn::capture(&d, |io: &[Tensor]| {
             optimizer.borrow().zero_grad()?;

@@ -34,8 +34,11 @@ impl<F> fmt::Debug for CapturedStep<F> {
 ///
 /// Steps that need the host in between (that read values back or upload some), that keep tensors they made (gradients outside of an
 /// [`Optimizer`](crate::Optimizer)'s memory, states that layers carry from batch to batch), and all steps on the CPU backend run as plain calls;
-/// [`CapturedStep::status`] says why. [`Optimizer::step`](crate::Optimizer::step) counts on the host and belongs behind the captured part, as does clipping
-/// under loss scaling.
+/// [`CapturedStep::status`] says why.
+///
+/// An [`Optimizer`](crate::Optimizer) may be part of the step, from clearing the gradients to its [`step`](crate::Optimizer::step): its rate and its count
+/// then go to the device before each replay, 32 bytes for each of its groups, and count on as ever. Under loss scaling clipping and step must be in it both
+/// or neither. Moving averages and random rounding of packed moments belong outside.
 ///
 /// ```
 /// use trefoil::{Registry, Selector};

@@ -7,7 +7,7 @@ use trefoil::ops::core::{Graph, GraphInfo};
 use trefoil::ops::elementwise::Binary;
 use trefoil::{DType, GpuError};
 
-use crate::core::capture::{CELLS, Drawn, Positions};
+use crate::core::capture::{CELLS, Drawn, Hook, Positions};
 use crate::core::error::{NnError, Result};
 use crate::core::tensor::{Device, Storage, Tensor, Watched, contiguous};
 
@@ -43,6 +43,7 @@ pub(crate) struct Recorded {
     moving: Vec<Moving>,
     /// What the step changes in place.
     touched: Vec<Arc<Storage>>,
+    hooks: Vec<Arc<dyn Hook>>,
 }
 
 /// The first `n` elements of a vector.
@@ -73,6 +74,7 @@ impl Recorded {
         let graph = device.capture_calls(&mut || {
             made = step(&fixed).and_then(|out| {
                 let n = positions.drawn()?.len();
+                positions.closed()?;
                 if n > 0 {
                     let (all, by) = (first(&cells, n)?.operand(), first(&deltas, n)?.operand());
                     let add = Binary::Add { alpha: 1.0 };
@@ -86,18 +88,23 @@ impl Recorded {
             }
         });
         let notes = watched.end();
-        let drawn = positions.drawn()?;
+        let (drawn, hooks) = (positions.drawn()?, positions.hooks());
+        drop(positions);
         let outputs: Vec<Tensor> = made
             .and_then(|out| match &graph {
                 Ok(_) => Ok(out),
                 Err(e) => Err(e.clone().into()),
             })
-            .inspect_err(|_| drawn.iter().for_each(|d| d.position.store(d.start, Ordering::Relaxed)))?;
+            .inspect_err(|_| {
+                drawn.iter().for_each(|d| d.position.store(d.start, Ordering::Relaxed));
+                hooks.iter().for_each(|h| h.undo());
+            })?;
         let kept = notes.kept(&outputs);
         let moving: Vec<Moving> = drawn.into_iter().map(Moving::of).collect();
         write(&deltas, moving.iter().map(|m| m.by))?;
-        let recorded =
-            Recorded { graph: graph?, inputs: fixed, outputs, cells, moving, touched: notes.touched() };
+        let touched = notes.touched();
+        let recorded = Recorded { graph: graph?, inputs: fixed, outputs, cells, moving, touched, hooks };
+        recorded.hooks.iter().try_for_each(|h| h.before(true))?;
         recorded.run(inputs)?;
         Ok((recorded, kept))
     }
@@ -122,7 +129,9 @@ impl Recorded {
         if self.moving.iter().any(|m| now(m) != m.known) {
             write(&self.cells, self.moving.iter().map(|m| now(m).wrapping_sub(m.start)))?;
         }
+        self.hooks.iter().try_for_each(|h| h.before(false))?;
         self.run(inputs)?;
+        self.hooks.iter().for_each(|h| h.after());
         for m in &mut self.moving {
             m.known = now(m).wrapping_add(m.by);
             m.position.store(m.known, Ordering::Relaxed);

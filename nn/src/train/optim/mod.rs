@@ -2,6 +2,7 @@
 
 mod arena;
 mod optimizer;
+mod recorded;
 mod rules;
 mod scaler;
 mod schedule;

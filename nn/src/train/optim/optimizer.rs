@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use trefoil::ops::optimizer::{
     AdaptiveRule, ClipAdaptive, ClipNorm, LossScale, OptimRule, Prox, Scalar, Step,
@@ -11,6 +11,7 @@ use trefoil::ops::random::Rng;
 use trefoil::{DType, ViewMut};
 
 use super::arena::{Arena, Packing};
+use super::recorded::{Clock, Numbers, RecordedStep};
 use super::scaler::Scaler;
 use crate::core::capture;
 use crate::core::error::{NnError, Result, invalid};
@@ -42,8 +43,7 @@ struct Member {
 /// is not decayed, and its state and its own count of steps stay. The same holds for one that is [frozen](Param::set_requires_grad).
 pub struct Optimizer {
     members: Vec<Member>,
-    lr: f64,
-    step: u64,
+    clock: Arc<Clock>,
     maximize: bool,
     scaler: Option<Scaler>,
     ema: Option<f64>,
@@ -57,8 +57,8 @@ impl fmt::Debug for Optimizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rules: Vec<_> = self.members.iter().map(|m| m.rule).collect();
         f.debug_struct("Optimizer")
-            .field("lr", &self.lr)
-            .field("step", &self.step)
+            .field("lr", &self.lr())
+            .field("step", &self.steps())
             .field("rules", &rules)
             .finish()
     }
@@ -163,8 +163,7 @@ impl Optimizer {
         }
         Ok(Optimizer {
             members,
-            lr,
-            step: 0,
+            clock: Clock::new(lr),
             maximize: false,
             scaler: None,
             ema: None,
@@ -202,19 +201,19 @@ impl Optimizer {
 
     /// The learning rate.
     pub fn lr(&self) -> f64 {
-        self.lr
+        self.clock.lr()
     }
 
     /// Sets the learning rate of the following steps. Errors: negative or not finite.
     pub fn set_lr(&mut self, lr: f64) -> Result<()> {
         check_lr(lr)?;
-        self.lr = lr;
+        self.clock.set_lr(lr);
         Ok(())
     }
 
     /// Number of steps done.
     pub fn steps(&self) -> u64 {
-        self.step
+        self.clock.steps()
     }
 
     /// Rules with their constants, factors of the learning rate and what else decides how parameters change, as text.
@@ -266,8 +265,8 @@ impl Optimizer {
     }
 
     fn pack(mut self, form: Packing, seed: Option<u64>) -> Result<Self> {
-        if self.step > 0 {
-            return Err(invalid("Optimizer", "moments", "no step before", format!("{}", self.step)));
+        if self.steps() > 0 {
+            return Err(invalid("Optimizer", "moments", "no step before", format!("{}", self.steps())));
         }
         for m in &self.members {
             if !matches!(m.rule, OptimRule::Adam { .. } | OptimRule::AdamW { .. }) {
@@ -288,7 +287,7 @@ impl Optimizer {
         self.members.iter().try_for_each(|m| match m.rule {
             OptimRule::Adaptive(
                 AdaptiveRule::ScheduleFreeSgd { b, .. } | AdaptiveRule::ScheduleFreeAdamW { b, .. },
-            ) if self.step > 0 => m.arena.swap_evaluation(b, self.step),
+            ) if self.steps() > 0 => m.arena.swap_evaluation(b, self.steps()),
             _ => Ok(()),
         })
     }
@@ -299,7 +298,7 @@ impl Optimizer {
         self.members.iter().try_for_each(|m| m.arena.check())?;
         let inverse = self.scaler.as_ref().map(|s| s.inverse.operand());
         for m in self.members.iter().filter(|m| matches!(m.rule, OptimRule::Sophia { .. })) {
-            let mut step = Step::host(self.lr * m.lr_factor, self.step.max(1));
+            let mut step = Step::host(self.lr() * m.lr_factor, self.steps().max(1));
             step.inv_scale = inverse.as_ref().map(|o| o.view()).transpose()?;
             let rule = OptimRule::SophiaCurvature { b2, batch };
             m.arena.device().optimizer_step(&rule, &step, &mut m.arena.slots(&m.arena.active()?, false)?)?;
@@ -317,7 +316,7 @@ impl Optimizer {
     /// Oracle `torch.amp.GradScaler`. Errors: factors out of range; parameters on several devices.
     pub fn loss_scaling(mut self, p: LossScale, initial: f64) -> Result<Self> {
         self.one_device("loss_scaling")?;
-        self.scaler = Some(Scaler::new(self.members[0].arena.device(), p, initial, self.step)?);
+        self.scaler = Some(Scaler::new(self.members[0].arena.device(), p, initial, self.steps())?);
         Ok(self)
     }
 
@@ -390,10 +389,30 @@ impl Optimizer {
 
     /// A step that changes no parameter where `bad` (one f32) is not 0.
     pub(crate) fn step_unless(&mut self, bad: Option<&Tensor>) -> Result<()> {
-        const WHY: &str = "its rate and its count are the host's; call it behind the captured part";
-        capture::refuse("Optimizer::step", WHY)?;
+        if self.ema.is_some() {
+            capture::refuse("Optimizer::step", "the share of the moving average is the host's")?;
+        }
+        self.apply(bad)?;
+        self.average()
+    }
+
+    /// The averages after a step.
+    fn average(&self) -> Result<()> {
+        let Some(decay) = self.ema else { return Ok(()) };
+        let t = self.steps() as f64;
+        let share = 1.0 - decay.min((1.0 + t) / (10.0 + t));
+        self.members.iter().try_for_each(|m| m.arena.update_average(share))
+    }
+
+    /// [`step_unless`](Optimizer::step_unless) without the averages. It can be part of a recording: rate and count are then numbers in device memory,
+    /// written before every replay.
+    fn apply(&mut self, bad: Option<&Tensor>) -> Result<()> {
         self.members.iter().try_for_each(|m| m.arena.check())?;
-        let t = self.step + 1;
+        let recorded = capture::records();
+        if self.rounding.is_some() {
+            capture::refuse("Optimizer::step", "positions of its random rounding are the host's")?;
+        }
+        let (t, lr) = (self.steps() + 1, self.lr());
         let unscaled = match &self.scaler {
             Some(s) => s.examine(&self.members.iter().map(|m| &m.arena).collect::<Vec<_>>(), bad)?,
             None => true,
@@ -401,8 +420,12 @@ impl Optimizer {
         let found = self.scaler.as_ref().map(|s| &s.found).or(bad).map(Tensor::operand);
         let inverse = self.scaler.as_ref().filter(|_| !unscaled).map(|s| s.inverse.operand());
         let count = self.scaler.as_ref().map(|s| s.step.operand());
+        let (mut calls, mut absent) = (vec![], vec![]);
         for (i, m) in self.members.iter_mut().enumerate() {
-            let mut step = Step::host(self.lr * m.lr_factor, t);
+            if !recorded {
+                m.arena.keep_numbers()?;
+            }
+            let mut step = Step::host(lr * m.lr_factor, t);
             step.maximize = self.maximize;
             step.found_inf = found.as_ref().map(|o| o.view()).transpose()?;
             step.inv_scale = inverse.as_ref().map(|o| o.view()).transpose()?;
@@ -412,12 +435,24 @@ impl Optimizer {
             }
             let a = &m.arena;
             let active = a.active()?;
+            let room = |k: usize| recorded.then(|| a.numbers(k)).transpose();
+            let call = |memory: Tensor, missed, params| Numbers {
+                rule: m.rule,
+                lr_factor: m.lr_factor,
+                memory,
+                missed,
+                params,
+            };
             let per_tensor = matches!(m.rule, OptimRule::Lars { .. } | OptimRule::Lamb { .. });
             if let (OptimRule::Adaptive(rule), Some(memory), false) =
                 (&m.rule, a.memory_mut(), active.is_empty())
             {
+                let numbers = room(0)?;
+                let operand = numbers.as_ref().map(Tensor::operand);
+                step.numbers = operand.as_ref().map(|o| o.view()).transpose()?;
                 // Their numbers are those of all parameters, and so is the count of steps.
                 a.device().adaptive_step(rule, &step, memory, &mut a.slots(&active, false)?)?;
+                calls.extend(numbers.map(|memory| call(memory, 0, vec![])));
             } else {
                 for (k, group) in active.iter().enumerate() {
                     let mut step = step;
@@ -432,6 +467,9 @@ impl Optimizer {
                         }
                         None => {}
                     }
+                    let numbers = room(k)?;
+                    let operand = numbers.as_ref().map(Tensor::operand);
+                    step.numbers = operand.as_ref().map(|o| o.view()).transpose()?;
                     // Streams and blocks of their own for every step, member and group.
                     let stream = (i as u64) << 32 | (k as u64) << 16;
                     let rng = self.rounding.map(|seed| Rng::new(seed).at(stream, t << 40));
@@ -439,19 +477,23 @@ impl Optimizer {
                         let slots = &mut a.slots(std::slice::from_ref(group), per_tensor)?;
                         a.device().optimizer_step(&m.rule, &step, slots)?;
                     }
+                    let [params, _] = a.missed_of(std::slice::from_ref(group));
+                    calls.extend(numbers.map(|memory| call(memory, group.missed, params)));
                 }
             }
-            m.arena.stepped(&active);
-            let a = &m.arena;
-            if let Some(decay) = self.ema {
-                let t = t as f64;
-                a.update_average(1.0 - decay.min((1.0 + t) / (10.0 + t)))?;
+            if recorded {
+                let [_, others] = a.missed_of(&active);
+                absent.extend(others);
             }
+            m.arena.stepped(&active);
         }
         if let Some(s) = &self.scaler {
             s.update()?;
         }
-        self.step = t;
+        self.clock.set_steps(t);
+        if recorded {
+            capture::hook(Arc::new(RecordedStep { clock: self.clock.clone(), calls, absent }));
+        }
         Ok(())
     }
 
@@ -474,11 +516,7 @@ impl Optimizer {
     /// Divides scaled gradients by the loss scale before they are clipped.
     fn unscale(&self) -> Result<()> {
         match &self.scaler {
-            Some(s) => {
-                const WHY: &str = "the host notes that gradients are unscaled; clip behind the captured part";
-                capture::refuse("clipping under loss scaling", WHY)?;
-                s.unscale(&self.members.iter().map(|m| &m.arena).collect::<Vec<_>>())
-            }
+            Some(s) => s.unscale(&self.members.iter().map(|m| &m.arena).collect::<Vec<_>>()),
             None => Ok(()),
         }
     }
@@ -577,6 +615,6 @@ impl Optimizer {
 
     /// Sets the number of steps done, after its state tensors were restored.
     pub fn set_steps(&mut self, steps: u64) {
-        self.step = steps;
+        self.clock.set_steps(steps);
     }
 }
