@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +16,10 @@ use trefoil::ops::optimizer::{AdaptiveRule, ClipNorm, OptimRule, ParamSlot, STEP
 use trefoil::ops::random::{Distribution, Rng};
 use trefoil::ops::softmax::Softmax;
 use trefoil::prelude::*;
-use trefoil::testing::{Call, MockDriver};
-use trefoil::{BackendExt, Buffer, CpuBackend, DType, Engine, GpuError, IGpuBackend};
+use trefoil::testing::{Call, MockDriver, OwnedArg};
+use trefoil::{
+    BackendExt, BackendKind, Buffer, Caps, CpuBackend, DType, DeviceId, Engine, GpuError, IGpuBackend,
+};
 
 fn mock(graphs: bool) -> (Arc<MockDriver>, Engine) {
     let driver = Arc::new(MockDriver::default());
@@ -96,6 +99,59 @@ fn without_graphs_of_the_driver_the_host_queues_the_same_calls() {
     };
     let [eager, replayed] = [eager, d.calls()].map(|c| c.iter().map(place).collect::<Vec<_>>());
     assert_eq!(replayed, eager);
+}
+
+/// What was queued: kernels with geometry, scalars and offsets, and copies. Places of temporary memory differ from run to run.
+fn queued(calls: &[Call]) -> Vec<String> {
+    let arg = |a: &OwnedArg| match a {
+        OwnedArg::Mem(m) => format!("{:?}", m.map(|(_, offset)| offset)),
+        OwnedArg::Bytes(b) => format!("{b:?}"),
+    };
+    let one = |c: &Call| match c {
+        Call::Launch { entry, config, args, .. } => {
+            Some(format!("{entry} {config:?} {:?}", args.iter().map(arg).collect::<Vec<_>>()))
+        }
+        Call::Copy(_, from, to, bytes) => Some(format!("copy {} {} {bytes}", from.1, to.1)),
+        Call::CopyOut(..) | Call::Synchronize(_) => Some(format!("{c:?}")),
+        _ => None,
+    };
+    calls.iter().filter_map(one).collect()
+}
+
+#[test]
+fn every_operation_is_recorded_as_it_is_queued() {
+    let mut recorded = BTreeSet::new();
+    for (units, is_cpu, addresses) in [(132, false, true), (2, true, false)] {
+        let mut caps = Caps::new(DeviceId::new(BackendKind::Custom, 0), "mock", "mock");
+        (caps.f64, caps.compute_units, caps.cluster, caps.is_cpu) = (true, units, 8, is_cpu);
+        caps.device_addresses = addresses;
+        let d = Arc::new(MockDriver::new(caps));
+        let e = Engine::new(d.clone()).unwrap();
+        let cx = trefoil_bench::Context::new(&e, trefoil_bench::Scale::Tiny);
+        // These copy from and to the host, or are recordings themselves.
+        let host = ["write_bytes", "read_bytes", "capture_calls"];
+        for p in trefoil_bench::problems().filter(|p| !host.contains(&p.op)) {
+            for &dtype in p.dtypes {
+                let what = format!("{}/{}/{dtype}", p.op, p.name);
+                let mut problem = (p.prepare)(&cx, dtype).unwrap();
+                problem.run(&e, 0).unwrap();
+                d.clear();
+                problem.run(&e, 0).unwrap();
+                let want = queued(&d.calls());
+                d.clear();
+                let graph = e.capture_calls(&mut || problem.run(&e, 0)).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert_eq!(queued(&d.calls()), [""; 0], "{what}: recording queues nothing");
+                d.clear();
+                let before = e.counters();
+                graph.replay().unwrap();
+                let after = e.counters();
+                assert_eq!(queued(&d.calls()), want, "{what}");
+                assert_eq!((after.uploads, after.allocations), (before.uploads, before.allocations), "{what}");
+                recorded.insert(p.op);
+            }
+        }
+    }
+    assert!(recorded.len() > 200, "{}", recorded.len());
 }
 
 #[test]
