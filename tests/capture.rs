@@ -139,14 +139,19 @@ fn every_operation_is_recorded_as_it_is_queued() {
                 problem.run(&e, 0).unwrap();
                 let want = queued(&d.calls());
                 d.clear();
-                let graph = e.capture_calls(&mut || problem.run(&e, 0)).unwrap_or_else(|e| panic!("{what}: {e}"));
+                let graph =
+                    e.capture_calls(&mut || problem.run(&e, 0)).unwrap_or_else(|e| panic!("{what}: {e}"));
                 assert_eq!(queued(&d.calls()), [""; 0], "{what}: recording queues nothing");
                 d.clear();
                 let before = e.counters();
                 graph.replay().unwrap();
                 let after = e.counters();
                 assert_eq!(queued(&d.calls()), want, "{what}");
-                assert_eq!((after.uploads, after.allocations), (before.uploads, before.allocations), "{what}");
+                assert_eq!(
+                    (after.uploads, after.allocations),
+                    (before.uploads, before.allocations),
+                    "{what}"
+                );
                 recorded.insert(p.op);
             }
         }

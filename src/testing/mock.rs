@@ -65,13 +65,13 @@ pub enum Call {
     Record(RawStream, RawEvent),
     /// [`Driver::wait`].
     Wait(RawStream, RawEvent),
-    /// [`StreamGraphs::begin`].
+    /// [`StreamGraphs::begin_graph`].
     BeginGraph(RawStream),
-    /// [`StreamGraphs::end`].
+    /// [`StreamGraphs::end_graph`].
     EndGraph(RawStream, RawGraph),
-    /// [`StreamGraphs::launch`].
+    /// [`StreamGraphs::launch_graph`].
     LaunchGraph(RawStream, RawGraph),
-    /// [`StreamGraphs::destroy`].
+    /// [`StreamGraphs::destroy_graph`].
     DestroyGraph(RawStream, RawGraph),
 }
 
@@ -392,26 +392,26 @@ impl Driver for MockDriver {
 }
 
 impl StreamGraphs for MockDriver {
-    unsafe fn begin(&self, stream: RawStream) -> Result<()> {
+    unsafe fn begin_graph(&self, stream: RawStream) -> Result<()> {
         let mut s = self.lock();
         s.calls.push(Call::BeginGraph(stream));
         s.fails("begin_graph")
     }
 
-    unsafe fn end(&self, stream: RawStream) -> Result<RawGraph> {
+    unsafe fn end_graph(&self, stream: RawStream) -> Result<RawGraph> {
         let mut s = self.lock();
         let graph = RawGraph(s.handle());
         s.calls.push(Call::EndGraph(stream, graph));
         s.fails("end_graph").map(|()| graph)
     }
 
-    unsafe fn launch(&self, stream: RawStream, graph: RawGraph) -> Result<()> {
+    unsafe fn launch_graph(&self, stream: RawStream, graph: RawGraph) -> Result<()> {
         let mut s = self.lock();
         s.calls.push(Call::LaunchGraph(stream, graph));
         s.fails("launch_graph")
     }
 
-    unsafe fn destroy(&self, stream: RawStream, graph: RawGraph) {
+    unsafe fn destroy_graph(&self, stream: RawStream, graph: RawGraph) {
         self.lock().calls.push(Call::DestroyGraph(stream, graph));
     }
 }

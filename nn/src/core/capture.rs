@@ -42,6 +42,8 @@ struct Recording {
     hooks: Vec<Arc<dyn Hook>>,
     /// Calls that have to be followed by another one in the recording, less those that were.
     open: i32,
+    /// Two counts of one random stream: a call does not tell which is its own.
+    shared: bool,
 }
 
 thread_local! {
@@ -76,8 +78,9 @@ impl Positions {
     pub(crate) fn record(cells: &Tensor) -> Result<Self> {
         refuse("capture", "a step is being recorded by this thread")?;
         let cells = cells.detach();
-        RECORDING
-            .with(|r| *r.borrow_mut() = Some(Recording { cells, drawn: vec![], hooks: vec![], open: 0 }));
+        RECORDING.with(|r| {
+            *r.borrow_mut() = Some(Recording { cells, drawn: vec![], hooks: vec![], open: 0, shared: false })
+        });
         Ok(Positions(()))
     }
 
@@ -86,10 +89,12 @@ impl Positions {
         RECORDING.with(|r| r.borrow().as_ref().map(|r| r.hooks.clone())).unwrap_or_default()
     }
 
-    /// Error if the recording ended between two calls that belong together.
+    /// Error if the recording ended between two calls that belong together, or draws from a stream that two layers count.
     pub(crate) fn closed(&self) -> Result<()> {
-        match RECORDING.with(|r| r.borrow().as_ref().map_or(0, |r| r.open)) {
-            0 => Ok(()),
+        const SHARED: &str = "two random layers of the step have one seed and stream; give them other seeds";
+        match RECORDING.with(|r| r.borrow().as_ref().map_or((0, false), |r| (r.open, r.shared))) {
+            (0, false) => Ok(()),
+            (_, true) => Err(error("capture", SHARED)),
             _ => {
                 Err(error("clipping under loss scaling", "the optimizer's step is not part of the recording"))
             }
@@ -127,9 +132,12 @@ pub(crate) fn draws(seed: u64, stream: u64, position: &Arc<AtomicU64>) {
         let mut r = r.borrow_mut();
         let Some(r) = r.as_mut() else { return };
         let key = (seed, stream);
-        if !r.drawn.iter().any(|d| d.key == key) {
-            let start = position.load(Ordering::Relaxed);
-            r.drawn.push(Drawn { key, position: position.clone(), start });
+        match r.drawn.iter().find(|d| d.key == key) {
+            Some(known) => r.shared |= !Arc::ptr_eq(&known.position, position),
+            None => {
+                let start = position.load(Ordering::Relaxed);
+                r.drawn.push(Drawn { key, position: position.clone(), start });
+            }
         }
     });
 }

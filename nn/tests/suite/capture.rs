@@ -252,6 +252,23 @@ fn a_generator_that_is_rewound_draws_the_same_again() {
 }
 
 #[test]
+fn layers_of_one_random_stream_are_not_recorded() {
+    for d in recording() {
+        let layer = || Dropout::new(&InitContext::new(&d, 3), 0.5).unwrap();
+        let (a, b) = (layer(), layer());
+        let x = Tensor::ones(&d, DType::F32, &[64]).unwrap();
+        let mut both =
+            trefoil_nn::capture(&d, |io: &[Tensor]| Ok(vec![a.forward(&io[0])?, b.forward(&io[0])?]));
+        for i in 0..5 {
+            let out = both.run(std::slice::from_ref(&x)).unwrap();
+            let [a, b] = [&out[0], &out[1]].map(|t| t.to_vec::<f32>().unwrap());
+            assert_eq!(a, b, "{}: run {i}: both stand at the same place", id(&d));
+        }
+        assert!(both.status().plain.as_ref().is_some_and(|why| why.contains("seed")), "{:?}", both.status());
+    }
+}
+
+#[test]
 fn steps_that_need_the_host_stay_plain_and_say_why() {
     for d in recording() {
         let x = Tensor::ones(&d, DType::F32, &[8]).unwrap();

@@ -30,7 +30,7 @@ impl GraphTable {
     /// forbids (a vendor's library that loads a module, other threads that allocate) do no harm.
     ///
     /// # Safety
-    /// As [`StreamGraphs::begin`].
+    /// As [`StreamGraphs::begin_graph`].
     unsafe fn begin(&self, s: RawStream, check: Check<'_>) -> Result<()> {
         let mode = cu::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is live.
@@ -41,7 +41,7 @@ impl GraphTable {
     /// Ends the recording and makes an executable graph of it.
     ///
     /// # Safety
-    /// As [`StreamGraphs::end`].
+    /// As [`StreamGraphs::end_graph`].
     unsafe fn end(&self, s: RawStream, check: Check<'_>) -> Result<RawGraph> {
         let (mut graph, mut ready) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the stream records; writes one pointer, null where the recording was broken off.
@@ -63,14 +63,14 @@ impl GraphTable {
     }
 
     /// # Safety
-    /// As [`StreamGraphs::launch`].
+    /// As [`StreamGraphs::launch_graph`].
     unsafe fn launch(&self, s: RawStream, g: RawGraph, check: Check<'_>) -> Result<()> {
         // SAFETY: graph and stream are live.
         check("cuGraphLaunch", unsafe { (self.cuGraphLaunch)(g.0 as cu::CUgraphExec, s.0 as cu::CUstream) })
     }
 
     /// # Safety
-    /// As [`StreamGraphs::destroy`].
+    /// As [`StreamGraphs::destroy_graph`].
     unsafe fn destroy(&self, g: RawGraph, check: Check<'_>) {
         // SAFETY: nobody else has the graph; launches that are under way end before it is freed.
         if let Err(e) =
@@ -92,22 +92,22 @@ impl CudaDriver {
 }
 
 impl StreamGraphs for CudaDriver {
-    unsafe fn begin(&self, s: RawStream) -> Result<()> {
+    unsafe fn begin_graph(&self, s: RawStream) -> Result<()> {
         // SAFETY: forwarded.
         unsafe { self.graphs()?.begin(s, &|call, code| self.api.check(call, code)) }
     }
 
-    unsafe fn end(&self, s: RawStream) -> Result<RawGraph> {
+    unsafe fn end_graph(&self, s: RawStream) -> Result<RawGraph> {
         // SAFETY: forwarded.
         unsafe { self.graphs()?.end(s, &|call, code| self.api.check(call, code)) }
     }
 
-    unsafe fn launch(&self, s: RawStream, g: RawGraph) -> Result<()> {
+    unsafe fn launch_graph(&self, s: RawStream, g: RawGraph) -> Result<()> {
         // SAFETY: forwarded.
         unsafe { self.graphs()?.launch(s, g, &|call, code| self.api.check(call, code)) }
     }
 
-    unsafe fn destroy(&self, _: RawStream, g: RawGraph) {
+    unsafe fn destroy_graph(&self, _: RawStream, g: RawGraph) {
         if let Ok(table) = self.graphs() {
             // SAFETY: forwarded.
             unsafe { table.destroy(g, &|call, code| self.api.check(call, code)) };

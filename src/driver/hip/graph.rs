@@ -14,7 +14,7 @@ type Check<'a> = &'a dyn Fn(&'static str, hipError_t) -> Result<()>;
 /// Ends the recording of a stream and makes an executable graph of it.
 ///
 /// # Safety
-/// As [`StreamGraphs::end`].
+/// As [`StreamGraphs::end_graph`].
 unsafe fn end(hip: &HipGraphs, s: RawStream, check: Check<'_>) -> Result<RawGraph> {
     let (mut graph, mut ready) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: the stream records, and the place is valid.
@@ -44,25 +44,25 @@ impl HipDriver {
 }
 
 impl StreamGraphs for HipDriver {
-    unsafe fn begin(&self, s: RawStream) -> Result<()> {
+    unsafe fn begin_graph(&self, s: RawStream) -> Result<()> {
         let hip = self.graph_functions()?;
         // SAFETY: the stream is live. Nothing else than the launches of this thread goes to it, so that no stricter mode is needed.
         let status = unsafe { hip.hipStreamBeginCapture(pointer(s.0), hipStreamCaptureModeRelaxed) };
         self.check("hipStreamBeginCapture", status)
     }
 
-    unsafe fn end(&self, s: RawStream) -> Result<RawGraph> {
+    unsafe fn end_graph(&self, s: RawStream) -> Result<RawGraph> {
         // SAFETY: forwarded.
         unsafe { end(self.graph_functions()?, s, &|call, status| self.check(call, status)) }
     }
 
-    unsafe fn launch(&self, s: RawStream, g: RawGraph) -> Result<()> {
+    unsafe fn launch_graph(&self, s: RawStream, g: RawGraph) -> Result<()> {
         let hip = self.graph_functions()?;
         // SAFETY: graph and stream are live.
         self.check("hipGraphLaunch", unsafe { hip.hipGraphLaunch(pointer(g.0), pointer(s.0)) })
     }
 
-    unsafe fn destroy(&self, s: RawStream, g: RawGraph) {
+    unsafe fn destroy_graph(&self, s: RawStream, g: RawGraph) {
         let Ok(hip) = self.graph_functions() else { return };
         // AMD's documentation does not say what becomes of launches that are under way, so they are waited for.
         // SAFETY: the stream is live, and nobody else has the graph.

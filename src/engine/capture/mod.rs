@@ -306,12 +306,12 @@ impl Engine {
         let record = || -> Result<RawGraph> {
             // SAFETY: the stream is new; what the calls use is held by the recording.
             unsafe {
-                graphs.begin(stream)?;
+                graphs.begin_graph(stream)?;
                 let mut list = vec![];
                 let queued = calls.iter().try_for_each(|c| c.make(&**driver, stream, &mut list));
-                let graph = graphs.end(stream);
+                let graph = graphs.end_graph(stream);
                 if let (Err(_), Ok(graph)) = (&queued, &graph) {
-                    graphs.destroy(stream, *graph);
+                    graphs.destroy_graph(stream, *graph);
                 }
                 queued.and(graph)
             }
@@ -382,7 +382,7 @@ impl EngineGraph {
         if let Some(graph) = self.native {
             let graphs = device.driver.stream_graphs().map_err(|why| GpuError::driver("replay", 0, why))?;
             // SAFETY: the graph is alive and holds what it uses; the stream is the driver's and lives as long as the pool.
-            return unsafe { graphs.launch(stream, graph) }.map_err(|failed| e.refused(failed));
+            return unsafe { graphs.launch_graph(stream, graph) }.map_err(|failed| e.refused(failed));
         }
         let mut list = vec![];
         for call in &self.calls {
@@ -431,7 +431,7 @@ impl Drop for EngineGraph {
         let i = &self.engine.inner;
         if let (Some(graph), Ok(graphs)) = (self.native.take(), i.device.driver.stream_graphs()) {
             // SAFETY: nobody else has the graph, which was launched on this stream only.
-            unsafe { graphs.destroy(i.stream, graph) };
+            unsafe { graphs.destroy_graph(i.stream, graph) };
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use trefoil::DType;
 use trefoil::ops::core::{Counters, GraphInfo};
+use trefoil::{DType, GpuError};
 
 use super::recorded::{Recorded, Step};
 use crate::core::autograd::grad_enabled;
-use crate::core::error::Result;
+use crate::core::error::{NnError, Result};
 use crate::core::hooks;
 use crate::core::tensor::{Device, Tensor, Watched};
 
@@ -155,11 +155,19 @@ impl Steps {
             }
             &mut State::Ran(times) => self.watch(at, times + 1, &inputs, step),
             State::Ready => self.record(at, &inputs, step),
-            State::Recorded(r) => {
-                let outputs = r.replay(&inputs)?.to_vec();
-                self.status.replays += 1;
-                Ok(Done { outputs, replayed: true })
-            }
+            State::Recorded(r) => match r.replay(&inputs).map(<[Tensor]>::to_vec) {
+                Ok(outputs) => {
+                    self.status.replays += 1;
+                    Ok(Done { outputs, replayed: true })
+                }
+                // What the host does beside it does not fit any more; nothing was run.
+                Err(NnError::Gpu(GpuError::Capture { .. })) => {
+                    self.known[at].1 = State::Ran(0);
+                    self.status.graphs -= 1;
+                    plainly(&inputs, step)
+                }
+                Err(e) => Err(e),
+            },
         }
     }
 
