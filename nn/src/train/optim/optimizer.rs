@@ -10,7 +10,7 @@ use trefoil::ops::optimizer::{
 use trefoil::ops::random::Rng;
 use trefoil::{DType, ViewMut};
 
-use super::arena::{Arena, Packing};
+use super::arena::{Active, Arena, Packing};
 use super::recorded::{Clock, Numbers, RecordedStep};
 use super::scaler::Scaler;
 use crate::core::capture;
@@ -412,7 +412,7 @@ impl Optimizer {
         if self.rounding.is_some() {
             capture::refuse("Optimizer::step", "positions of its random rounding are the host's")?;
         }
-        let (t, lr) = (self.steps() + 1, self.lr());
+        let t = self.steps() + 1;
         let unscaled = match &self.scaler {
             Some(s) => s.examine(&self.members.iter().map(|m| &m.arena).collect::<Vec<_>>(), bad)?,
             None => true,
@@ -421,11 +421,12 @@ impl Optimizer {
         let inverse = self.scaler.as_ref().filter(|_| !unscaled).map(|s| s.inverse.operand());
         let count = self.scaler.as_ref().map(|s| s.step.operand());
         let (mut calls, mut absent) = (vec![], vec![]);
-        for (i, m) in self.members.iter_mut().enumerate() {
+        for i in 0..self.members.len() {
             if !recorded {
-                m.arena.keep_numbers()?;
+                self.members[i].arena.keep_numbers()?;
             }
-            let mut step = Step::host(lr * m.lr_factor, t);
+            let m = &self.members[i];
+            let mut step = Step::host(self.lr() * m.lr_factor, t);
             step.maximize = self.maximize;
             step.found_inf = found.as_ref().map(|o| o.view()).transpose()?;
             step.inv_scale = inverse.as_ref().map(|o| o.view()).transpose()?;
@@ -433,59 +434,13 @@ impl Optimizer {
             if let Some(c) = &count {
                 step.step = Scalar::Device(c.view()?);
             }
-            let a = &m.arena;
-            let active = a.active()?;
-            let room = |k: usize| recorded.then(|| a.numbers(k)).transpose();
-            let call = |memory: Tensor, missed, params| Numbers {
-                rule: m.rule,
-                lr_factor: m.lr_factor,
-                memory,
-                missed,
-                params,
-            };
-            let per_tensor = matches!(m.rule, OptimRule::Lars { .. } | OptimRule::Lamb { .. });
-            if let (OptimRule::Adaptive(rule), Some(memory), false) =
-                (&m.rule, a.memory_mut(), active.is_empty())
-            {
-                let numbers = room(0)?;
-                let operand = numbers.as_ref().map(Tensor::operand);
-                step.numbers = operand.as_ref().map(|o| o.view()).transpose()?;
-                // Their numbers are those of all parameters, and so is the count of steps.
-                a.device().adaptive_step(rule, &step, memory, &mut a.slots(&active, false)?)?;
-                calls.extend(numbers.map(|memory| call(memory, 0, vec![])));
-            } else {
-                for (k, group) in active.iter().enumerate() {
-                    let mut step = step;
-                    let own = match &self.scaler {
-                        Some(s) if group.missed > 0 => Some(s.step_without(group.missed)?.operand()),
-                        _ => None,
-                    };
-                    match &own {
-                        Some(o) => step.step = Scalar::Device(o.view()?),
-                        None if group.missed > 0 => {
-                            step.step = Scalar::Host((t - group.missed.min(t - 1)) as f64)
-                        }
-                        None => {}
-                    }
-                    let numbers = room(k)?;
-                    let operand = numbers.as_ref().map(Tensor::operand);
-                    step.numbers = operand.as_ref().map(|o| o.view()).transpose()?;
-                    // Streams and blocks of their own for every step, member and group.
-                    let stream = (i as u64) << 32 | (k as u64) << 16;
-                    let rng = self.rounding.map(|seed| Rng::new(seed).at(stream, t << 40));
-                    if !a.step_packed(group, &m.rule, &step, rng.as_ref())? {
-                        let slots = &mut a.slots(std::slice::from_ref(group), per_tensor)?;
-                        a.device().optimizer_step(&m.rule, &step, slots)?;
-                    }
-                    let [params, _] = a.missed_of(std::slice::from_ref(group));
-                    calls.extend(numbers.map(|memory| call(memory, group.missed, params)));
-                }
-            }
+            let active = m.arena.active()?;
+            self.step_member(i, &active, step, &mut calls)?;
             if recorded {
-                let [_, others] = a.missed_of(&active);
+                let [_, others] = m.arena.missed_of(&active);
                 absent.extend(others);
             }
-            m.arena.stepped(&active);
+            self.members[i].arena.stepped(&active);
         }
         if let Some(s) = &self.scaler {
             s.update()?;
@@ -493,6 +448,58 @@ impl Optimizer {
         self.clock.set_steps(t);
         if recorded {
             capture::hook(Arc::new(RecordedStep { clock: self.clock.clone(), calls, absent }));
+        }
+        Ok(())
+    }
+
+    /// The step of a member's parameters that got gradients. What a recorded one reads from device memory is added to `calls`.
+    fn step_member(
+        &self,
+        i: usize,
+        active: &[Active],
+        step: Step<'_>,
+        calls: &mut Vec<Numbers>,
+    ) -> Result<()> {
+        let (m, a, t) = (&self.members[i], &self.members[i].arena, self.steps() + 1);
+        let numbers = |k: usize, missed, group: &[Active]| -> Result<Option<Numbers>> {
+            if !capture::records() {
+                return Ok(None);
+            }
+            let ([params, _], memory) = (a.missed_of(group), a.numbers(k)?);
+            Ok(Some(Numbers { rule: m.rule, lr_factor: m.lr_factor, memory, missed, params }))
+        };
+        if let (OptimRule::Adaptive(rule), Some(memory), false) = (&m.rule, a.memory_mut(), active.is_empty())
+        {
+            // Their numbers are those of all parameters, and so is the count of steps.
+            let own = numbers(0, 0, &[])?;
+            let operand = own.as_ref().map(|n| n.memory.operand());
+            let step = step.numbers(operand.as_ref().map(|o| o.view()).transpose()?);
+            a.device().adaptive_step(rule, &step, memory, &mut a.slots(active, false)?)?;
+            calls.extend(own);
+            return Ok(());
+        }
+        let per_tensor = matches!(m.rule, OptimRule::Lars { .. } | OptimRule::Lamb { .. });
+        for (k, group) in active.iter().enumerate() {
+            let alone = std::slice::from_ref(group);
+            let count = match &self.scaler {
+                Some(s) if group.missed > 0 => Some(s.step_without(group.missed)?.operand()),
+                _ => None,
+            };
+            let own = numbers(k, group.missed, alone)?;
+            let operand = own.as_ref().map(|n| n.memory.operand());
+            let mut step = step.numbers(operand.as_ref().map(|o| o.view()).transpose()?);
+            match &count {
+                Some(o) => step.step = Scalar::Device(o.view()?),
+                None if group.missed > 0 => step.step = Scalar::Host((t - group.missed.min(t - 1)) as f64),
+                None => {}
+            }
+            // Streams and blocks of their own for every step, member and group.
+            let stream = (i as u64) << 32 | (k as u64) << 16;
+            let rng = self.rounding.map(|seed| Rng::new(seed).at(stream, t << 40));
+            if !a.step_packed(group, &m.rule, &step, rng.as_ref())? {
+                a.device().optimizer_step(&m.rule, &step, &mut a.slots(alone, per_tensor)?)?;
+            }
+            calls.extend(own);
         }
         Ok(())
     }
