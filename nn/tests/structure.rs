@@ -185,7 +185,6 @@ const NOT_CALLED: &[(&str, &str)] = &[
     ("fork_stream", DEVICE),
     ("record", DEVICE),
     ("wait", DEVICE),
-    ("counters", DEVICE),
     ("memory", DEVICE),
     ("trim", DEVICE),
     ("warmup", DEVICE),
@@ -198,7 +197,6 @@ const NOT_CALLED: &[(&str, &str)] = &[
     ("adopt_stream", DEVICE),
     ("pin_variant", DEVICE),
     ("explain_calls", DEVICE),
-    ("capture_calls", DEVICE),
     ("fill_bytes", "it sets raw bits; `Tensor::full` and `Tensor::write_bytes` set elements"),
     ("rnn_gates", "two `Tensor::linear` compute it with gradients"),
 ];

@@ -132,12 +132,10 @@ pub(crate) fn draws(seed: u64, stream: u64, position: &Arc<AtomicU64>) {
         let mut r = r.borrow_mut();
         let Some(r) = r.as_mut() else { return };
         let key = (seed, stream);
-        match r.drawn.iter().find(|d| d.key == key) {
-            Some(known) => r.shared |= !Arc::ptr_eq(&known.position, position),
-            None => {
-                let start = position.load(Ordering::Relaxed);
-                r.drawn.push(Drawn { key, position: position.clone(), start });
-            }
+        if !r.drawn.iter().any(|d| Arc::ptr_eq(&d.position, position)) {
+            r.shared |= r.drawn.iter().any(|d| d.key == key);
+            let start = position.load(Ordering::Relaxed);
+            r.drawn.push(Drawn { key, position: position.clone(), start });
         }
     });
 }
