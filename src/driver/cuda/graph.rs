@@ -73,9 +73,8 @@ impl GraphTable {
     /// As [`StreamGraphs::destroy_graph`].
     unsafe fn destroy(&self, g: RawGraph, check: Check<'_>) {
         // SAFETY: nobody else has the graph; launches that are under way end before it is freed.
-        if let Err(e) =
-            check("cuGraphExecDestroy", unsafe { (self.cuGraphExecDestroy)(g.0 as cu::CUgraphExec) })
-        {
+        let code = unsafe { (self.cuGraphExecDestroy)(g.0 as cu::CUgraphExec) };
+        if let Err(e) = check("cuGraphExecDestroy", code) {
             log::warn!("{e}");
         }
     }
