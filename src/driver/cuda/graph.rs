@@ -121,9 +121,12 @@ mod tests {
     use super::*;
     use crate::error::GpuError;
 
+    /// The call that fails, with its status.
+    type Failing = Option<(&'static str, u32)>;
+
     thread_local! {
-        /// The calls, and the one that fails with its status.
-        static CALLS: RefCell<(Vec<String>, Option<(&'static str, u32)>)> = RefCell::default();
+        /// The calls, and the one that fails.
+        static CALLS: RefCell<(Vec<String>, Failing)> = RefCell::default();
     }
 
     fn called(name: &'static str, arguments: &[u64]) -> u32 {
@@ -176,7 +179,7 @@ mod tests {
     }
 
     /// Records, ends, launches twice and destroys, as far as the failure lets it; the calls and what failed.
-    fn run(fails: Option<(&'static str, u32)>) -> (Vec<String>, Option<String>) {
+    fn run(fails: Failing) -> (Vec<String>, Option<String>) {
         CALLS.with_borrow_mut(|c| *c = (vec![], fails));
         let (t, s) = (&STAND_IN, RawStream(5));
         // SAFETY: the stand-ins read no handle.

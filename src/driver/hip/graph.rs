@@ -85,9 +85,12 @@ mod tests {
     use super::*;
     use crate::error::GpuError;
 
+    /// The call that fails, with its status.
+    type Failing = Option<(&'static str, hipError_t)>;
+
     thread_local! {
-        /// The calls, and the one that fails with its status.
-        static CALLS: RefCell<(Vec<String>, Option<(&'static str, hipError_t)>)> = RefCell::default();
+        /// The calls, and the one that fails.
+        static CALLS: RefCell<(Vec<String>, Failing)> = RefCell::default();
     }
 
     fn called(name: &'static str, arguments: &[u64]) -> hipError_t {
@@ -141,7 +144,7 @@ mod tests {
     }
 
     /// Ends a recording; the calls, and the graph or what failed.
-    fn run(fails: Option<(&'static str, hipError_t)>) -> (Vec<String>, std::result::Result<u64, String>) {
+    fn run(fails: Failing) -> (Vec<String>, std::result::Result<u64, String>) {
         CALLS.with_borrow_mut(|c| *c = (vec![], fails));
         let check = |call: &'static str, code: hipError_t| match code {
             0 => Ok(()),
