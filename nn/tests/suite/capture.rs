@@ -48,8 +48,10 @@ fn batch(d: &Device, rows: usize, seed: u64) -> (Tensor, Tensor) {
 }
 
 /// State of model and optimizer as bytes, by name.
-fn state(model: &dyn Layer, optimizer: &Optimizer) -> Vec<(String, Vec<u8>)> {
-    let mut all: Vec<(String, Vec<u8>)> =
+type State = Vec<(String, Vec<u8>)>;
+
+fn state(model: &dyn Layer, optimizer: &Optimizer) -> State {
+    let mut all: State =
         model.named_state().into_iter().map(|(n, p)| (n, p.get().to_bytes().unwrap())).collect();
     let own = optimizer.state_tensors().unwrap();
     all.extend(own.into_iter().map(|(n, t)| (n, t.to_bytes().unwrap())));
@@ -85,7 +87,7 @@ fn options(capture: bool) -> TrainOptions {
 
 /// Steps of two micro-batches with loss scaling, a schedule and clipping; the last of every ten is of other sizes. What was kept of the losses, and
 /// the state at the end.
-fn train(d: &Device, capture: bool, steps: usize) -> (Vec<Vec<u8>>, Vec<(String, Vec<u8>)>, CaptureStatus) {
+fn train(d: &Device, capture: bool, steps: usize) -> (Vec<Vec<u8>>, State, CaptureStatus) {
     let model = network(d);
     let optimizer = Optimizer::adamw(&model, 0.01, 0.01)
         .and_then(|o| o.loss_scaling(LossScale::new().interval(10), 1024.0))
@@ -321,12 +323,7 @@ impl ItemSum for Tensor {
 }
 
 /// Steps whose optimizer is part of the recording. The state at the end, and the number of graphs.
-fn whole_steps(
-    d: &Device,
-    rule: OptimRule,
-    scaled: bool,
-    capture: bool,
-) -> (Vec<(String, Vec<u8>)>, CaptureStatus) {
+fn whole_steps(d: &Device, rule: OptimRule, scaled: bool, capture: bool) -> (State, CaptureStatus) {
     let model = network(d);
     let (_, frozen) = &model.named_parameters()[1];
     let optimizer = Optimizer::new(&model, rule, 0.02).unwrap();
