@@ -3,7 +3,7 @@
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::dtype::{DType, Element};
 use crate::error::{GpuError, Result};
-use crate::ops::core::CoreOps;
+use crate::ops::core::{CaptureOps, CoreOps, Graph};
 use crate::ops::shape::ShapeOps;
 
 /// Typed conveniences over [`CoreOps`].
@@ -31,6 +31,42 @@ pub trait BackendExt: CoreOps {
             return Err(GpuError::invalid("write", "dst", T::DTYPE.name(), dst.dtype().name()));
         }
         self.write_bytes(dst, bytemuck::cast_slice(data))
+    }
+
+    /// [Records](CaptureOps::capture_calls) what `calls` calls on this handle, and gives the graph with what `calls` returned: the buffers that a
+    /// replay writes, say.
+    ///
+    /// ```
+    /// use trefoil::{DType, Engine, ops::elementwise::Unary, prelude::*};
+    ///
+    /// let gpu = Engine::shapes(); // or any device but the CPU backend
+    /// let x = gpu.alloc(DType::F32, 1000)?;
+    /// let (graph, y) = gpu.capture(|gpu| {
+    ///     let mut y = gpu.alloc(DType::F32, 1000)?;
+    ///     gpu.unary(Unary::Exp, x.view(), y.view_mut())?;
+    ///     Ok(y)
+    /// })?;
+    /// graph.replay()?; // y = exp(x)
+    /// assert_eq!(gpu.download::<f32>(y.view())?.len(), 1000);
+    /// # Ok::<(), trefoil::GpuError>(())
+    /// ```
+    ///
+    /// Errors: as [`CaptureOps::capture_calls`].
+    fn capture<T>(&self, calls: impl FnOnce(&Self) -> Result<T>) -> Result<(Graph, T)>
+    where
+        Self: CaptureOps,
+    {
+        let (mut calls, mut made) = (Some(calls), None);
+        let graph = self.capture_calls(&mut || {
+            if let Some(calls) = calls.take() {
+                made = Some(calls(self)?);
+            }
+            Ok(())
+        })?;
+        match made {
+            Some(made) => Ok((graph, made)),
+            None => Err(GpuError::Capture { op: "capture", why: "the backend did not make the calls" }),
+        }
     }
 
     /// A buffer of zeros.

@@ -60,6 +60,10 @@ pub(crate) trait Reclaimer: Send + Sync {
     fn release(&self, bytes: usize);
     /// The stream whose order protects the blocks; `None` where work is done before calls return.
     fn stream(&self) -> Option<RawStream>;
+    /// Whether the memory stays the reclaimer's, so that a block cannot move to another.
+    fn lends(&self) -> bool {
+        false
+    }
     /// The driver that the memory is of, if it is a driver's.
     fn driver(&self) -> Option<&Arc<dyn Driver>> {
         None
@@ -122,6 +126,11 @@ impl Block {
     /// The stream whose order protects it, if it belongs to a pool that has one.
     pub(crate) fn pool_stream(&self) -> Option<RawStream> {
         self.reclaimer.as_ref()?.stream()
+    }
+
+    /// Whether its memory must go back to where it came from.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.reclaimer.as_ref().is_some_and(|r| r.lends())
     }
 
     /// Driver of the pool that it goes back to.

@@ -63,6 +63,15 @@ pub enum GpuError {
     /// A call of the driver failed.
     #[error("{0}")]
     Driver(Box<DriverFailure>),
+    /// The call cannot be part of a recording ([`CaptureOps`](crate::ops::core::CaptureOps)): a replay could not repeat it without the host.
+    /// Nothing was queued.
+    #[error("{op} cannot be recorded: {why}")]
+    Capture {
+        /// The operation.
+        op: &'static str,
+        /// What stands in the way.
+        why: &'static str,
+    },
     /// An earlier asynchronous failure, or the loss of the device, made this handle unusable.
     #[error(
         "the device handle is unusable after an earlier failure: {first}; open a new one (TREFOIL_SYNC=1 names the failing kernel)"

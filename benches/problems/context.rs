@@ -109,6 +109,11 @@ impl<'a> Context<'a> {
         Rng::new(self.seed.get())
     }
 
+    /// The device.
+    pub(crate) fn device(&self) -> &'a dyn IGpuBackend {
+        self.gpu
+    }
+
     /// Standard normal values; never zeros, which some devices move and multiply faster.
     pub(crate) fn normal(&self, dtype: DType, n: usize) -> Result<Buffer> {
         self.normal_std(dtype, n, 1.0)

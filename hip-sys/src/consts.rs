@@ -15,6 +15,12 @@ pub type hipDeviceptr_t = *mut c_void;
 pub type hipStream_t = *mut c_void;
 /// Handle of an event.
 pub type hipEvent_t = *mut c_void;
+/// Handle of a graph.
+pub type hipGraph_t = *mut c_void;
+/// Handle of a graph that is ready to launch.
+pub type hipGraphExec_t = *mut c_void;
+/// What other calls are forbidden while a stream records.
+pub type hipStreamCaptureMode = c_int;
 /// Handle of a loaded code object.
 pub type hipModule_t = *mut c_void;
 /// Handle of a kernel in a module.
@@ -46,8 +52,13 @@ pub const hipErrorSharedObjectInitFailed: hipError_t = 303;
 pub const hipErrorNotFound: hipError_t = 500;
 /// Work is still under way; the answer of queries, no failure.
 pub const hipErrorNotReady: hipError_t = 600;
+/// A recording was broken off by a call that cannot be recorded.
+pub const hipErrorStreamCaptureInvalidated: hipError_t = 901;
 /// A failure without a name of its own.
 pub const hipErrorUnknown: hipError_t = 999;
+
+/// Nothing is forbidden.
+pub const hipStreamCaptureModeRelaxed: hipStreamCaptureMode = 2;
 
 /// Major number of the compute capability.
 pub const hipDeviceAttributeComputeCapabilityMajor: hipDeviceAttribute_t = 23;

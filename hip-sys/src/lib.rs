@@ -24,11 +24,13 @@
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 
 mod consts;
+mod graphs;
 mod load;
 mod rtc;
 mod runtime;
 
 pub use consts::*;
+pub use graphs::{HipGraphFunctions, HipGraphs};
 pub use load::{HIP_LIB_VAR, HIPRTC_LIB_VAR, LoadError};
 pub use rtc::{Hiprtc, HiprtcFunctions};
 pub use runtime::{Hip, HipFunctions};

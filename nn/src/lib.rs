@@ -38,6 +38,7 @@
 //! | [`layers`], [`Layer`], [`LayerExt`] | the layers; what a layer is; parameters, state dictionaries, freezing |
 //! | [`losses`], [`optim`], [`metrics`], [`data`] | losses, optimizers (of second order: [`ClosureOptimizer`](optim::ClosureOptimizer)) and schedules, metrics, data sets and loaders |
 //! | [`Trainer`], [`Model`] | the training loop; single steps, and parameters as vectors |
+//! | [`capture()`], [`CapturedStep`] | steps that are recorded on the device and replayed |
 //! | [`network`], [`config`] | networks and whole training runs described in JSON |
 //! | [`state_file`], [`state_map`], [`checkpoint`] | safetensors files, also PyTorch's; renaming of their entries; checkpoints |
 //! | [`summary`](mod@summary), [`inspect`], [`compare`], [`plot`] | shapes and FLOPs; statistics of activations; comparison of two models; curves |
@@ -89,6 +90,7 @@ pub use self::module::{
     Entry, Init, InitContext, Layer, LayerExt, LocalLearning, Param, StateDict, Visitor, auxiliary,
 };
 pub use self::report::{compare, inspect, plot, summary};
+pub use self::train::capture::{CaptureStatus, CapturedStep, capture};
 pub use self::train::losses::{Criterion, CrossEntropyLoss, MseLoss};
 pub use self::train::model::Model;
 pub use self::train::optim::Optimizer;

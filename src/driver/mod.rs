@@ -12,6 +12,7 @@ use crate::error::Result;
 #[cfg(feature = "driver-cuda")]
 pub(crate) mod cuda;
 mod dnn;
+mod graph;
 #[cfg(feature = "driver-hip")]
 pub(crate) mod hip;
 #[cfg(feature = "driver-hip")]
@@ -28,6 +29,7 @@ pub use self::dnn::{
     AttentionTensor, ConvPass, ConvTensor, VendorAttention, VendorAttentionProblem, VendorConv,
     VendorConvProblem,
 };
+pub use self::graph::StreamGraphs;
 
 macro_rules! handles {
     ($($(#[$m:meta])* $name:ident;)*) => {$(
@@ -66,6 +68,8 @@ handles! {
     RawFunction;
     /// A loaded module; its functions live as long as it does.
     RawModule;
+    /// A recorded graph that is ready to launch: `CUgraphExec` or `hipGraphExec_t`.
+    RawGraph;
     /// A context: `CUcontext` or `cl_context`.
     RawContext;
     /// A device as OpenCL knows it: `cl_device_id`.
@@ -323,6 +327,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Matrix products of a vendor library, if one was found.
     fn vendor_blas(&self) -> Option<&dyn VendorBlas> {
         None
+    }
+
+    /// Graphs of the interface; the reason if it has none.
+    fn stream_graphs(&self) -> std::result::Result<&dyn StreamGraphs, &str> {
+        Err("its driver interface records no graphs")
     }
 
     /// Convolutions of a vendor library; the reason if there is none.

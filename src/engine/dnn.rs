@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::capture::{QueuedAttention, QueuedConv};
 use super::plan::Reason;
 use super::{Engine, lock};
 use crate::backend::BackendExt;
@@ -75,6 +76,8 @@ impl Engine {
         if let Some(&won) = lock(&RACES).get_or_insert_default().get(&key) {
             return Ok(won);
         }
+        // A race is run once, also while its calls would be recorded.
+        let _run = self.suspend();
         // SAFETY: the stream is the driver's and lives as long as the pool.
         if !unsafe { lib.may_time(self.inner.stream, p) } {
             return Ok(true);
@@ -138,6 +141,7 @@ impl Engine {
     ) -> std::result::Result<(), Reason> {
         let mut known = state.load(Ordering::Acquire);
         if known == 0 {
+            let _run = self.suspend();
             let good = vet().unwrap_or_else(|e| {
                 log::warn!("{name}: the check of {} failed: {e}", what());
                 false
@@ -154,6 +158,26 @@ impl Engine {
         }
     }
 
+    /// Runs a problem once that is about to be recorded, into memory that nobody reads: on its first call the library may time its kernels, which it
+    /// cannot do in a graph.
+    fn dnn_settle(
+        &self,
+        lib: &dyn VendorConv,
+        p: &VendorConvProblem,
+        tensors: [&View<'_>; 3],
+        written: usize,
+    ) -> Result<()> {
+        let _run = self.suspend();
+        // SAFETY: the stream is the driver's and lives as long as the pool.
+        if !unsafe { lib.may_time(self.inner.stream, p) } {
+            return Ok(());
+        }
+        let room = self.scratch(p.dtype, tensors[written].numel())?;
+        let (view, mut tensors) = (room.view(), tensors);
+        tensors[written] = &view;
+        self.dnn_call(lib, p, tensors)
+    }
+
     /// Queues a problem of the library's: x, w and y, of which the problem says which one is written.
     pub(crate) fn dnn_call(
         &self,
@@ -168,11 +192,17 @@ impl Engine {
             ConvPass::Input => 0,
             ConvPass::Weight => 1,
         };
-        self.dnn_queue(&[mem[written].0], || {
+        if self.records() {
+            self.dnn_settle(lib, p, tensors, written)?;
+        }
+        let workspace = at(&workspace);
+        self.dnn_queue(
+            &[mem[written].0],
+            || self.record_conv(QueuedConv { problem: *p, tensors: mem, workspace }),
             // SAFETY: the operands were checked to have the problem's sizes, the output to lie apart from the inputs; the workspace has the size that
             // the library asked for; the stream is the driver's.
-            unsafe { lib.run(self.inner.stream, p, mem, at(&workspace)) }
-        })
+            || unsafe { lib.run(self.inner.stream, p, mem, workspace) },
+        )
     }
 
     /// Queues attention of the library's: q, k, v, o, the logarithms and, if the problem has gradients, those of o, q, k and v.
@@ -184,13 +214,16 @@ impl Engine {
         tensors: &[View<'_>],
     ) -> Result<()> {
         let workspace = self.dnn_workspace(lib.workspace(p))?;
+        let workspace = at(&workspace);
         let mem: Vec<_> = tensors.iter().map(address).collect();
         let written = if p.gradients.is_some() { &mem[6..] } else { &mem[3..] };
         let written: Vec<RawMem> = written.iter().map(|m| m.0).collect();
-        self.dnn_queue(&written, || {
+        self.dnn_queue(
+            &written,
+            || self.record_attention(QueuedAttention { problem: *p, scale, tensors: mem.clone(), workspace }),
             // SAFETY: as for convolutions.
-            unsafe { lib.run(self.inner.stream, p, scale, &mem, at(&workspace)) }
-        })
+            || unsafe { lib.run(self.inner.stream, p, scale, &mem, workspace) },
+        )
     }
 
     /// Random numbers in [-1, 1), for the check of a library.
@@ -208,12 +241,20 @@ impl Engine {
         (bytes > 0).then(|| self.scratch(DType::U8, bytes)).transpose()
     }
 
-    /// Counts, marks what is written, queues.
-    fn dnn_queue(&self, written: &[RawMem], run: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Marks what is written; records the call, or counts and queues it.
+    fn dnn_queue(
+        &self,
+        written: &[RawMem],
+        record: impl FnOnce() -> Option<Result<()>>,
+        run: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         self.check_poison()?;
         let device = &self.inner.device;
-        device.counts.launches.fetch_add(1, Ordering::Relaxed);
         self.wrote(written.iter().copied());
+        if let Some(recorded) = record() {
+            return recorded;
+        }
+        device.counts.launches.fetch_add(1, Ordering::Relaxed);
         run().map_err(|e| self.refused(e))?;
         if device.sync_each {
             // SAFETY: the stream is the driver's and lives as long as the pool.

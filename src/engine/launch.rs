@@ -61,9 +61,16 @@ impl Engine {
             d.counts.compiles.fetch_add(compiled, Ordering::Relaxed);
         }
         let f = f?;
+        let code_at = match f.code_at.map(|at| &args[at]) {
+            Some(&Arg::I32(code)) if self.records() => {
+                self.note_report(code);
+                None
+            }
+            _ => f.code_at,
+        };
         // Held until the kernel is queued: its report must not be cleared with those of earlier ones.
-        let mut may_report = f.code_at.map(|_| super::lock(&self.inner.may_report));
-        if let (Some(list), Some(&Arg::I32(code))) = (&mut may_report, f.code_at.map(|at| &args[at])) {
+        let mut may_report = code_at.map(|_| super::lock(&self.inner.may_report));
+        if let (Some(list), Some(&Arg::I32(code))) = (&mut may_report, code_at.map(|at| &args[at])) {
             if list.iter().all(|(c, _)| *c != code) {
                 list.push((code, index_error::now()));
             }
@@ -77,6 +84,10 @@ impl Engine {
     /// Notes that work on this stream, which is about to be queued, writes `memory`, if that may ever be asked for.
     pub(crate) fn wrote(&self, memory: impl IntoIterator<Item = RawMem>) {
         let d = &self.inner.device;
+        let mut memory = memory.into_iter();
+        if self.note_recorded(&mut memory) {
+            return;
+        }
         if self.inner.reports_pending.load(Ordering::Acquire) || d.index_errors.any() {
             d.writes.wrote(self.inner.stream_id, memory);
         }
@@ -90,6 +101,9 @@ impl Engine {
         cfg: &LaunchConfig,
         args: &[Arg<'_>],
     ) -> Result<()> {
+        if let Some(recorded) = self.record_launch(f, name, cfg, args) {
+            return recorded;
+        }
         let (d, stream) = (&self.inner.device, self.inner.stream);
         d.counts.launches.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the arguments are those of the prototype: of kernels of the table because their struct was made from it, of a user's because
@@ -100,6 +114,15 @@ impl Engine {
             unsafe { d.driver.synchronize(stream) }.map_err(|e| self.poison(name_kernel(e, name)))?;
         }
         Ok(())
+    }
+
+    /// Queues a copy of `bytes` between places that do not overlap and whose write was noted.
+    pub(crate) fn queue_copy(&self, from: (RawMem, u64), to: (RawMem, u64), bytes: usize) -> Result<()> {
+        if let Some(recorded) = self.record_copy(from, to, bytes) {
+            return recorded;
+        }
+        // SAFETY: the callers checked that both ranges are live memory of this driver, whose stream it is, and that they do not overlap.
+        unsafe { self.driver().copy(self.inner.stream, from, to, bytes) }.map_err(|e| self.refused(e))
     }
 
     /// Grid and block; `None` for an empty grid.
@@ -175,6 +198,7 @@ impl Engine {
                 "one of another stream of the device",
             ));
         }
+        self.keep_recorded(v);
         Ok(())
     }
 
@@ -193,6 +217,14 @@ impl Engine {
 
     /// A table of 64-bit numbers in device memory, uploaded once per content. Lists of tensors travel this way.
     pub(crate) fn table(&self, words: &[i64]) -> Result<Table> {
+        let table = self.find_table(words)?;
+        self.keep_table(&table);
+        Ok(table)
+    }
+
+    fn find_table(&self, words: &[i64]) -> Result<Table> {
+        // Its contents are the same in every replay.
+        let _run = self.suspend();
         let mut tables = self.inner.tables.lock().unwrap_or_else(|p| p.into_inner());
         if let Some(t) = tables.map.get(words) {
             return Ok(t.clone());
@@ -216,7 +248,7 @@ impl Engine {
             // SAFETY: the range lies in the slab, no table has it yet, and the stream is the driver's.
             unsafe { self.driver().copy_in(self.inner.stream, raw, at, bytemuck::cast_slice(words))? };
         }
-        let table = Table { _memory: memory, arg };
+        let table = Table { memory, arg };
         tables.used += words.len();
         tables.map.insert(words.into(), table.clone());
         Ok(table)
@@ -226,9 +258,16 @@ impl Engine {
 /// A table in device memory; lives as long as this does.
 #[derive(Clone)]
 pub(crate) struct Table {
-    _memory: Arc<Buffer>,
+    memory: Arc<Buffer>,
     /// What a kernel gets.
     pub(crate) arg: Ptr,
+}
+
+impl Table {
+    /// The memory in which it lies.
+    pub(crate) fn memory(&self) -> Option<RawMem> {
+        self.memory.view().block().raw()
+    }
 }
 
 /// Argument tables by content. Small: a training loop uses a handful; when full, the whole cache is dropped.
@@ -288,7 +327,7 @@ pub(crate) fn memory_of(arg: &Arg<'_>) -> Option<RawMem> {
     }
 }
 
-fn name_kernel(e: GpuError, kernel: &str) -> GpuError {
+pub(crate) fn name_kernel(e: GpuError, kernel: &str) -> GpuError {
     match e {
         GpuError::Driver(mut d) => {
             d.kernel.get_or_insert_with(|| kernel.to_string());

@@ -2,6 +2,7 @@
 
 pub(crate) mod blas;
 pub(crate) mod cache;
+pub(crate) mod capture;
 mod dnn;
 pub(crate) mod geometry;
 mod include;
@@ -15,6 +16,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub(crate) use self::ops::step_numbers;
 use crate::buffer::{Block, Buffer, Mem};
 use crate::device::Caps;
 use crate::driver::shapes::ShapeDriver;
@@ -50,6 +52,7 @@ struct Inner {
     /// Uploaded argument tables, by content.
     tables: Mutex<launch::TableCache>,
     choices: plan::Choices,
+    capture: capture::Capture,
 }
 
 /// What all handles of a device share.
@@ -185,6 +188,7 @@ impl Engine {
             reports_pending: AtomicBool::new(false),
             tables: Mutex::default(),
             choices,
+            capture: capture::Capture::default(),
         };
         Ok(Engine { inner: Arc::new(inner) })
     }
@@ -197,7 +201,11 @@ impl Engine {
     fn alloc_buffer(&self, dtype: DType, len: usize) -> Result<Buffer> {
         self.check_poison()?;
         let i = &self.inner;
-        alloc_from(&i.device, &i.pool, i.stream_id, dtype, len)
+        check_dtype(&i.device, dtype)?;
+        match self.alloc_recorded(dtype, len, checked_bytes("alloc", dtype, len)?) {
+            Some(buffer) => buffer,
+            None => alloc_from(&i.device, &i.pool, i.stream_id, dtype, len),
+        }
     }
 
     fn check_poison(&self) -> Result<()> {
@@ -267,6 +275,16 @@ impl Engine {
     }
 }
 
+fn check_dtype(device: &Device, dtype: DType) -> Result<()> {
+    let caps = device.driver.caps();
+    match caps.supports(dtype) {
+        true => Ok(()),
+        false => {
+            Err(GpuError::Unsupported { op: "alloc", device: caps.id, why: "the device has no f64".into() })
+        }
+    }
+}
+
 fn alloc_from(
     device: &Device,
     pool: &Arc<pool::Pool>,
@@ -274,14 +292,8 @@ fn alloc_from(
     dtype: DType,
     len: usize,
 ) -> Result<Buffer> {
+    check_dtype(device, dtype)?;
     let caps = device.driver.caps();
-    if !caps.supports(dtype) {
-        return Err(GpuError::Unsupported {
-            op: "alloc",
-            device: caps.id,
-            why: "the device has no f64".into(),
-        });
-    }
     let (raw, size) = pool.alloc(checked_bytes("alloc", dtype, len)?)?;
     let block = Block::new(caps.id, stream_id, size, Mem::Device(raw), Some(pool.clone()));
     Ok(Buffer::new(Arc::new(block), dtype, len))

@@ -122,7 +122,7 @@ macro_rules! families {
 
 families! {
     /// Memory, streams, introspection.
-    Core = core { CoreOps => CORE_OPS, InteropOps => INTEROP_OPS }
+    Core = core { CoreOps => CORE_OPS, InteropOps => INTEROP_OPS, CaptureOps => CAPTURE_OPS }
     /// Unary, binary and ternary arithmetic with broadcasting.
     Elementwise = elementwise { ElementwiseOps => ELEMENTWISE_OPS }
     /// Activation functions and gated linear units.

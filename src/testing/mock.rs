@@ -9,7 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::device::{BackendKind, Caps, DeviceId};
 use crate::driver::{
-    Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream,
+    Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawGraph, RawMem, RawModule, RawStream,
+    StreamGraphs,
 };
 use crate::error::{GpuError, Result};
 
@@ -64,6 +65,14 @@ pub enum Call {
     Record(RawStream, RawEvent),
     /// [`Driver::wait`].
     Wait(RawStream, RawEvent),
+    /// [`StreamGraphs::begin_graph`].
+    BeginGraph(RawStream),
+    /// [`StreamGraphs::end_graph`].
+    EndGraph(RawStream, RawGraph),
+    /// [`StreamGraphs::launch_graph`].
+    LaunchGraph(RawStream, RawGraph),
+    /// [`StreamGraphs::destroy_graph`].
+    DestroyGraph(RawStream, RawGraph),
 }
 
 /// A failure of certain calls of a method.
@@ -88,6 +97,8 @@ struct State {
     counts: BTreeMap<&'static str, usize>,
     streams: usize,
     events: usize,
+    /// Whether the driver has graphs.
+    graphs: bool,
     next: u64,
 }
 
@@ -195,6 +206,11 @@ impl MockDriver {
     /// Sets the size of the device's memory; `None` is no limit.
     pub fn limit_memory(&self, bytes: Option<usize>) {
         self.lock().limit = bytes;
+    }
+
+    /// Whether the driver records graphs, of which it keeps the calls only. At first it has none.
+    pub fn have_graphs(&self, on: bool) {
+        self.lock().graphs = on;
     }
 
     /// Bytes that are allocated and not freed.
@@ -368,6 +384,35 @@ impl Driver for MockDriver {
 
     unsafe fn destroy_event(&self, _: RawEvent) {
         self.lock().events -= 1;
+    }
+
+    fn stream_graphs(&self) -> std::result::Result<&dyn StreamGraphs, &str> {
+        if self.lock().graphs { Ok(self) } else { Err("the mock has no graphs") }
+    }
+}
+
+impl StreamGraphs for MockDriver {
+    unsafe fn begin_graph(&self, stream: RawStream) -> Result<()> {
+        let mut s = self.lock();
+        s.calls.push(Call::BeginGraph(stream));
+        s.fails("begin_graph")
+    }
+
+    unsafe fn end_graph(&self, stream: RawStream) -> Result<RawGraph> {
+        let mut s = self.lock();
+        let graph = RawGraph(s.handle());
+        s.calls.push(Call::EndGraph(stream, graph));
+        s.fails("end_graph").map(|()| graph)
+    }
+
+    unsafe fn launch_graph(&self, stream: RawStream, graph: RawGraph) -> Result<()> {
+        let mut s = self.lock();
+        s.calls.push(Call::LaunchGraph(stream, graph));
+        s.fails("launch_graph")
+    }
+
+    unsafe fn destroy_graph(&self, stream: RawStream, graph: RawGraph) {
+        self.lock().calls.push(Call::DestroyGraph(stream, graph));
     }
 }
 

@@ -47,13 +47,13 @@ typedef struct {
 /* Operands as of optimizer_step; log1 to log3 are the logarithms of the bases of 1 - b^t for a step count on the device. */
 GK_KERNEL(adaptive_step)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN(gk_t, g), GK_OUT(gk_f, s0), GK_OUT(gk_f, s1), GK_OUT(gk_f, s2),
                          GK_OUT(gk_f, s3), GK_OUT(gk_u16, copy), int master, int copy_kind, GK_IN(float, lr_dev), GK_IN(gk_i64, step),
-                         GK_IN(float, inv_scale), GK_IN(float, found_inf), GK_IN(gk_f, memory), GK_OUT(gk_f, partial),
+                         GK_IN(float, inv_scale), GK_IN(float, found_inf), GK_IN(gk_f, memory), GK_OUT(gk_f, partial), GK_IN(gk_f, numbers),
                          GK_BY_VALUE(gk_adaptive_step_args, args))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_i64, table); GK_BIND_OUT(gk_t, w); GK_BIND_IN(gk_t, g); GK_BIND_OUT(gk_f, s0); GK_BIND_OUT(gk_f, s1); GK_BIND_OUT(gk_f, s2);
     GK_BIND_OUT(gk_f, s3); GK_BIND_OUT(gk_u16, copy); GK_BIND_IN(float, lr_dev); GK_BIND_IN(gk_i64, step); GK_BIND_IN(float, inv_scale);
-    GK_BIND_IN(float, found_inf); GK_BIND_IN(gk_f, memory); GK_BIND_OUT(gk_f, partial);
+    GK_BIND_IN(float, found_inf); GK_BIND_IN(gk_f, memory); GK_BIND_OUT(gk_f, partial); GK_BIND_IN(gk_f, numbers);
     int skip = 0;
     if (found_inf) skip = found_inf[0] != 0.0f;
     gk_f unscale = inv_scale ? (gk_f)inv_scale[0] : GK_R(1.0);
@@ -62,6 +62,10 @@ GK_KERNEL(adaptive_step)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_
     h.lr = lr_dev ? (gk_f)lr_dev[0] : args.lr;
     h.c1 = args.c1; h.c2 = args.c2; h.c3 = args.c3; h.p0 = args.p0; h.p1 = args.p1; h.p2 = args.p2; h.p3 = args.p3; h.p4 = args.p4; h.p5 = args.p5;
     h.p6 = args.p6; h.p7 = args.p7; h.first = args.first;
+    if (numbers) {
+        h.first = numbers[1] == GK_R(1.0);
+        h.lr = numbers[0]; h.c1 = numbers[2]; h.c2 = numbers[3]; h.c3 = numbers[4];
+    }
     if (step) {
         gk_f t = (gk_f)step[0];
         h.first = step[0] == 1;

@@ -55,15 +55,16 @@ GK_KERNEL(adaptive_dot)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, w), GK_IN
  * d starts at p0 in kinds 3 to 5; p4 = 1 - q. parts: how many lists the partial sums come from, each [2, its blocks]; their blocks stand in `blocks`.
  * */
 GK_KERNEL(adaptive_memory)(GK_IN(gk_f, partial), GK_IN(gk_i64, blocks), int parts, int kind, GK_OUT(gk_f, memory), GK_IN(float, lr_dev),
-                         GK_IN(gk_i64, step), GK_IN(float, found_inf), gk_f lr, int first, gk_f p0, gk_f p1, gk_f p2, gk_f p3, gk_f p4)
+                         GK_IN(gk_i64, step), GK_IN(float, found_inf), GK_IN(gk_f, numbers), gk_f lr, int first, gk_f p0, gk_f p1, gk_f p2, gk_f p3, gk_f p4)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_f, partial); GK_BIND_IN(gk_i64, blocks); GK_BIND_OUT(gk_f, memory); GK_BIND_IN(float, lr_dev); GK_BIND_IN(gk_i64, step);
-    GK_BIND_IN(float, found_inf);
+    GK_BIND_IN(float, found_inf); GK_BIND_IN(gk_f, numbers);
     int skip = 0, start = first;
     if (found_inf) skip = found_inf[0] != 0.0f;
+    if (numbers) start = numbers[1] == GK_R(1.0);
     if (step) start = step[0] == 1;
-    gk_f rate = lr_dev ? (gk_f)lr_dev[0] : lr, a = GK_R(0.0), b = GK_R(0.0);
+    gk_f rate = numbers ? numbers[0] : lr_dev ? (gk_f)lr_dev[0] : lr, a = GK_R(0.0), b = GK_R(0.0);
     gk_i64 at = 0;
     for (int k = 0; k < parts; k++) {
         gk_i64 n = blocks[k];

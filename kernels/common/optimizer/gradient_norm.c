@@ -191,11 +191,11 @@ typedef struct {
 // Units: FLOATS64
 /* partial[6c..6c+5] = sums of squares, in three ranges each, of w and of the gradient (lamb: of the direction) in chunk c. Reads only. */
 GK_KERNEL(trust_partial)(GK_IN(gk_i64, table), GK_IN(gk_t, w), GK_IN(gk_t, g), GK_IN(gk_f, s0), GK_IN(gk_f, s1), GK_IN(gk_i64, step),
-                         GK_IN(float, inv_scale), GK_OUT(gk_f, partial), GK_BY_VALUE(gk_trust_partial_args, args))
+                         GK_IN(float, inv_scale), GK_OUT(gk_f, partial), GK_IN(gk_f, numbers), GK_BY_VALUE(gk_trust_partial_args, args))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_i64, table); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, g); GK_BIND_IN(gk_f, s0); GK_BIND_IN(gk_f, s1); GK_BIND_IN(gk_i64, step);
-    GK_BIND_IN(float, inv_scale); GK_BIND_OUT(gk_f, partial);
+    GK_BIND_IN(float, inv_scale); GK_BIND_OUT(gk_f, partial); GK_BIND_IN(gk_f, numbers);
     GK_GLOBAL const gk_f* wm = (GK_GLOBAL const gk_f*)w;
     gk_f unscale = inv_scale ? (gk_f)inv_scale[0] : GK_R(1.0);
     if (args.maximize) unscale = -unscale;
@@ -203,6 +203,7 @@ GK_KERNEL(trust_partial)(GK_IN(gk_i64, table), GK_IN(gk_t, w), GK_IN(gk_t, g), G
     h.lr = h.t = h.q0 = h.q1 = GK_R(0.0);
     h.first = h.flag = 0;
     h.c1 = args.c1; h.c2 = args.c2; h.p0 = args.p0; h.p1 = args.p1; h.p2 = args.p2; h.p3 = args.p3; h.p4 = args.p4; h.p5 = args.p5;
+    if (numbers) h = gk_step_numbers(h, numbers);
     if (step) h = gk_step_at(h, step[0], args.log1, args.log2);
     gk_i64 chunks = table[args.tensors * GK_OPTIM_FIELDS];
     for (gk_i64 c = gk_bid(0); c < chunks; c += gk_nblocks(0)) {

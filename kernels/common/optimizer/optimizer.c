@@ -16,14 +16,15 @@ typedef struct {
 } gk_optimizer_step_args;
 
 // Units: FLOATS64 x RULES
-/* Gradients have the unit's storage type; parameters too, or gk_f where master is set. step and lr_dev replace the host's numbers where they
+/* Gradients have the unit's storage type; parameters too, or gk_f where master is set. numbers, and then step and lr_dev, replace the host's where they
  * are not null; log1, log2 are ln b1, ln b2 for the bias corrections of a step count on the device. extra: q0 of every tensor, or q0 and q1. */
 GK_KERNEL(optimizer_step)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN(gk_t, g), GK_OUT(gk_f, s0), GK_OUT(gk_f, s1), GK_OUT(gk_f, s2),
                           GK_OUT(gk_u16, copy), int master, int copy_kind, GK_IN(float, lr_dev), GK_IN(gk_i64, step), GK_IN(float, inv_scale),
-                          GK_IN(float, found_inf), GK_IN(gk_f, extra), int per_tensor, GK_BY_VALUE(gk_optimizer_step_args, args))
+                          GK_IN(float, found_inf), GK_IN(gk_f, extra), int per_tensor, GK_IN(gk_f, numbers),
+                          GK_BY_VALUE(gk_optimizer_step_args, args))
 {
     GK_BIND_IN(gk_i64, table); GK_BIND_OUT(gk_t, w); GK_BIND_IN(gk_t, g); GK_BIND_OUT(gk_f, s0); GK_BIND_OUT(gk_f, s1); GK_BIND_OUT(gk_f, s2);
-    GK_BIND_OUT(gk_u16, copy); GK_BIND_IN(gk_f, extra);
+    GK_BIND_OUT(gk_u16, copy); GK_BIND_IN(gk_f, extra); GK_BIND_IN(gk_f, numbers);
     GK_BIND_IN(float, lr_dev); GK_BIND_IN(gk_i64, step); GK_BIND_IN(float, inv_scale); GK_BIND_IN(float, found_inf);
     if (found_inf && found_inf[0] != 0.0f) return;
     GK_GLOBAL gk_f* wm = (GK_GLOBAL gk_f*)w;
@@ -33,6 +34,7 @@ GK_KERNEL(optimizer_step)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK
     h.lr = lr_dev ? (gk_f)lr_dev[0] : args.lr;
     h.t = args.t; h.c1 = args.c1; h.c2 = args.c2; h.p0 = args.p0; h.p1 = args.p1; h.p2 = args.p2; h.p3 = args.p3; h.p4 = args.p4; h.p5 = args.p5;
     h.q0 = args.q0; h.q1 = args.q1; h.first = args.first; h.flag = args.flag;
+    if (numbers) h = gk_step_numbers(h, numbers);
     if (step) h = gk_step_at(h, step[0], args.log1, args.log2);
     if (extra && !per_tensor) { h.q0 = extra[0]; h.q1 = extra[1]; }
     gk_i64 chunks = table[tensors * GK_OPTIM_FIELDS];

@@ -127,13 +127,13 @@ typedef struct {
 // Units: FLOATS
 GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN(gk_t, g), GK_OUT(gk_u8, m), GK_OUT(gk_u8, v), GK_OUT(float, scales),
                        GK_OUT(gk_u16, copy), int codes, int master, int copy_kind, GK_IN(float, lr_dev), GK_IN(gk_i64, step),
-                       GK_IN(float, inv_scale), GK_IN(float, found_inf), int decoupled, int random, GK_IN(gk_i64, more),
+                       GK_IN(float, inv_scale), GK_IN(float, found_inf), int decoupled, int random, GK_IN(gk_i64, more), GK_IN(gk_f, numbers),
                        GK_BY_VALUE(gk_adam_packed_args, args))
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_i64, table); GK_BIND_OUT(gk_t, w); GK_BIND_IN(gk_t, g); GK_BIND_OUT(gk_u8, m); GK_BIND_OUT(gk_u8, v); GK_BIND_OUT(float, scales);
     GK_BIND_OUT(gk_u16, copy); GK_BIND_IN(float, lr_dev); GK_BIND_IN(gk_i64, step); GK_BIND_IN(float, inv_scale); GK_BIND_IN(float, found_inf);
-    GK_BIND_IN(gk_i64, more);
+    GK_BIND_IN(gk_i64, more); GK_BIND_IN(gk_f, numbers);
     int skip = 0;
     if (found_inf) skip = found_inf[0] != 0.0f;
     gk_step h;
@@ -143,6 +143,7 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
     h.t = h.q0 = h.q1 = GK_R(0.0);
     h.first = h.flag = 0;
     h.c1 = args.c1; h.c2 = args.c2; h.p0 = args.p0; h.p1 = args.p1; h.p2 = args.p2; h.p3 = args.p3; h.p4 = args.p4; h.p5 = args.p5;
+    if (numbers) h = gk_step_numbers(h, numbers);
     if (step) h = gk_step_at(h, step[0], args.log1, args.log2);
     gk_u64 start = (gk_u64)args.offset + (more ? (gk_u64)more[0] : 0ul);
     gk_i64 chunks = skip ? 0 : table[tensors * GK_OPTIM_ROW];

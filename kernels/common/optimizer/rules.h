@@ -27,6 +27,14 @@ GK_FN gk_step gk_step_at(gk_step h, gk_i64 t, gk_f log1, gk_f log2)
     return h;
 }
 
+/* Replaces the host's numbers of a step by those in device memory: rate, count, corrections (the third is other kernels'), factors. */
+GK_FN gk_step gk_step_numbers(gk_step h, GK_GLOBAL const gk_f* n)
+{
+    h.first = n[1] == GK_R(1.0);
+    h.lr = n[0]; h.t = n[1]; h.c1 = n[2]; h.c2 = n[3]; h.q0 = n[5]; h.q1 = n[6];
+    return h;
+}
+
 /* GK_W elements of arithmetic type. */
 GK_FN gk_vec gk_loads(GK_GLOBAL const gk_f* p, gk_i64 i)
 {

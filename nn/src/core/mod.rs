@@ -1,6 +1,7 @@
 //! Tensors, automatic differentiation, errors and limits: what everything else is made of.
 
 pub mod autograd;
+pub(crate) mod capture;
 pub(crate) mod derivatives;
 pub(crate) mod engine;
 pub(crate) mod error;

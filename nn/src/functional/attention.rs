@@ -4,6 +4,7 @@ use trefoil::GradMut;
 use trefoil::ops::attention::{Attention, AttentionBwd, AttentionIo, AttentionMask};
 
 use crate::core::autograd::{BackwardCtx, Saved, compose, out, record};
+use crate::core::capture;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Operand, Tensor, same_device};
 use crate::functional::derivatives::attention::{Hidden, composed};
@@ -151,7 +152,8 @@ impl ScaledDotProductAttention {
         io.mask = parts.views()?;
         io.lse = view_mut(&so)?;
         io.p = view_mut(&po)?;
-        q.device().attention(&self.options, io)?;
+        let cell = capture::cell(q.device(), &self.options.rng)?;
+        q.device().attention(&drawn(&self.options, &cell)?, io)?;
 
         let options = self.options;
         let plain = o.clone();
@@ -212,11 +214,19 @@ impl ScaledDotProductAttention {
                 .dk(part(&dk)?)
                 .dv(part(&dv)?)
                 .dbias(out(&db)?);
-                Ok(dout.device().attention_bwd(&options, io)?)
+                let cell = capture::cell(dout.device(), &options.rng)?;
+                Ok(dout.device().attention_bwd(&drawn(&options, &cell)?, io)?)
             }
         });
         Ok((outputs.into_iter().next().unwrap_or(plain), p))
     }
+}
+
+/// The options with the generator of a step that is recorded.
+fn drawn<'a>(options: &Attention<'static>, cell: &'a Option<Operand>) -> Result<Attention<'a>> {
+    let mut options: Attention<'a> = *options;
+    options.rng = capture::moved(options.rng, cell)?;
+    Ok(options)
 }
 
 /// Queries, keys and values of a call.

@@ -6,6 +6,7 @@ use trefoil::DType;
 use trefoil::ops::random::{BiasDropout, Distribution, DropoutMask, Rng, Weights};
 
 use crate::core::autograd::{BackwardCtx, Map, linear_map, out};
+use crate::core::capture;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Device, Tensor, same_device};
 use crate::functional::operand::{Inputs, operand, view, whole};
@@ -46,7 +47,8 @@ impl Tensor {
         rng: Rng<'_>,
     ) -> Result<Tensor> {
         let y = Tensor::empty(device, dtype, shape)?;
-        device.random(dist, rng, y.operand().view_mut()?)?;
+        let cell = capture::cell(device, &rng)?;
+        device.random(dist, capture::moved(rng, &cell)?, y.operand().view_mut()?)?;
         Ok(y)
     }
 
@@ -105,6 +107,8 @@ impl Tensor {
     pub fn bernoulli(&self, rng: Rng<'_>) -> Result<Tensor> {
         let p = self.detach().contiguous()?;
         let y = Tensor::empty(self.device(), DType::U8, self.shape())?;
+        let cell = capture::cell(self.device(), &rng)?;
+        let rng = capture::moved(rng, &cell)?;
         self.device().bernoulli(p.operand().view()?, rng, y.operand().view_mut()?)?;
         Ok(y)
     }
@@ -122,6 +126,8 @@ impl Tensor {
         };
         let w = self.detach().contiguous()?;
         let y = Tensor::empty(self.device(), DType::I64, &[rows, n])?;
+        let cell = capture::cell(self.device(), &rng)?;
+        let rng = capture::moved(rng, &cell)?;
         self.device().categorical(Weights::Probs(w.operand().view()?), rng, y.operand().view_mut()?)?;
         Ok(y)
     }
@@ -129,7 +135,8 @@ impl Tensor {
     /// A random order of 0..n (i64).
     pub fn permutation(device: &Device, n: usize, rng: Rng<'_>) -> Result<Tensor> {
         let y = Tensor::empty(device, DType::I64, &[n])?;
-        device.permutation(rng, y.operand().view_mut()?)?;
+        let cell = capture::cell(device, &rng)?;
+        device.permutation(capture::moved(rng, &cell)?, y.operand().view_mut()?)?;
         Ok(y)
     }
 
@@ -144,7 +151,9 @@ impl Tensor {
         }
         let x = self.contiguous()?;
         let y = self.like(self.shape())?;
-        self.device().dropout(p, rng, x.operand().view()?, y.operand().view_mut()?, None)?;
+        let cell = capture::cell(self.device(), &rng)?;
+        let drawn = capture::moved(rng, &cell)?;
+        self.device().dropout(p, drawn, x.operand().view()?, y.operand().view_mut()?, None)?;
         Ok(y.record("dropout", &[self], || {
             move |cx: &mut BackwardCtx<'_>| {
                 if cx.create_graph() {
@@ -153,7 +162,8 @@ impl Tensor {
                 }
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
                 let dy = cx.dy()?.contiguous()?;
-                let mask = DropoutMask::Regenerate(rng);
+                let cell = capture::cell(dy.device(), &rng)?;
+                let mask = DropoutMask::Regenerate(capture::moved(rng, &cell)?);
                 Ok(dy.device().dropout_bwd(p, mask, dy.operand().view()?, dx.out()?)?)
             }
         }))
@@ -179,7 +189,8 @@ impl Tensor {
         let (xo, bo, ro, yo) = (x.operand(), bias.operand(), operand(residual.as_ref()), y.operand());
         let mut io = BiasDropout::new(xo.view()?, bo.view()?, yo.view_mut()?);
         io.residual = view(&ro)?;
-        y.device().bias_dropout(p, rng, io)?;
+        let cell = capture::cell(y.device(), &rng)?;
+        y.device().bias_dropout(p, capture::moved(rng, &cell)?, io)?;
         let mut inputs = Inputs { list: vec![&x, &bias] };
         let ir = inputs.push(residual.as_ref());
         Ok(y.record(OP, &inputs.list, || {
@@ -194,7 +205,8 @@ impl Tensor {
                 }
                 let (dx, db) = (cx.target(0)?, cx.target(1)?);
                 let dy = cx.dy()?.contiguous()?;
-                let mask = DropoutMask::Regenerate(rng);
+                let cell = capture::cell(dy.device(), &rng)?;
+                let mask = DropoutMask::Regenerate(capture::moved(rng, &cell)?);
                 dy.device().bias_dropout_bwd(p, mask, dy.operand().view()?, out(&dx)?, out(&db)?)?;
                 cx.give(ir, dy)
             }

@@ -1,5 +1,6 @@
 //! Training: data, losses, optimizers, metrics, the loop, and runs described by files.
 
+pub(crate) mod capture;
 mod checkpoint;
 pub mod config;
 pub mod data;

@@ -6,6 +6,7 @@ mod common;
 
 mod autograd;
 mod auxiliary;
+mod capture;
 mod compare;
 mod config;
 mod config_data;

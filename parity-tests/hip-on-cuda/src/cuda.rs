@@ -76,6 +76,12 @@ functions! {
         module_unload = "cuModuleUnload"(Handle);
         module_function = "cuModuleGetFunction"(*mut Handle, Handle, *const c_char);
         function_attribute = "cuFuncSetAttribute"(Handle, c_int, c_int);
+        capture_begin = "cuStreamBeginCapture_v2"(Handle, c_int);
+        capture_end = "cuStreamEndCapture"(Handle, *mut Handle);
+        graph_instantiate = "cuGraphInstantiateWithFlags"(*mut Handle, Handle, u64);
+        graph_launch = "cuGraphLaunch"(Handle, Handle);
+        graph_destroy = "cuGraphDestroy"(Handle);
+        graph_exec_destroy = "cuGraphExecDestroy"(Handle);
         launch = "cuLaunchKernel"(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut Handle, *mut Handle);
     }
 }

@@ -8,7 +8,7 @@ use hip_sys::hipError_t;
 use crate::cuda;
 
 /// HIP's codes that CUDA's driver can answer with, by name.
-const NAMES: [(hipError_t, &CStr); 45] = [
+const NAMES: [(hipError_t, &CStr); 47] = [
     (0, c"hipSuccess"),
     (1, c"hipErrorInvalidValue"),
     (2, c"hipErrorOutOfMemory"),
@@ -53,6 +53,8 @@ const NAMES: [(hipError_t, &CStr); 45] = [
     (719, c"hipErrorLaunchFailure"),
     (720, c"hipErrorCooperativeLaunchTooLarge"),
     (801, c"hipErrorNotSupported"),
+    (900, c"hipErrorStreamCaptureUnsupported"),
+    (901, c"hipErrorStreamCaptureInvalidated"),
     (999, c"hipErrorUnknown"),
 ];
 

@@ -26,7 +26,7 @@ mod error;
 mod nvrtc;
 mod runtime;
 
-use hip_sys::{HipFunctions, HiprtcFunctions};
+use hip_sys::{HipFunctions, HipGraphFunctions, HiprtcFunctions};
 
 /// That the exported functions are exactly those which `hip_sys` loads, with the same signatures, is checked here by the compiler.
 const _: HipFunctions = HipFunctions {
@@ -65,6 +65,15 @@ const _: HipFunctions = HipFunctions {
     hipModuleUnload: runtime::hipModuleUnload,
     hipModuleGetFunction: runtime::hipModuleGetFunction,
     hipModuleLaunchKernel: runtime::hipModuleLaunchKernel,
+};
+
+const _: HipGraphFunctions = HipGraphFunctions {
+    hipStreamBeginCapture: runtime::hipStreamBeginCapture,
+    hipStreamEndCapture: runtime::hipStreamEndCapture,
+    hipGraphInstantiateWithFlags: runtime::hipGraphInstantiateWithFlags,
+    hipGraphLaunch: runtime::hipGraphLaunch,
+    hipGraphDestroy: runtime::hipGraphDestroy,
+    hipGraphExecDestroy: runtime::hipGraphExecDestroy,
 };
 
 const _: HiprtcFunctions = HiprtcFunctions {

@@ -290,6 +290,12 @@ forward! {
     fn hipEventQuery(event: hipEvent_t) = |c| (c.event_query)(event);
     fn hipEventSynchronize(event: hipEvent_t) = |c| (c.event_synchronize)(event);
     fn hipEventElapsedTime(ms: *mut f32, start: hipEvent_t, stop: hipEvent_t) = |c| (c.event_elapsed)(ms, start, stop);
+    fn hipStreamBeginCapture(stream: hipStream_t, mode: hipStreamCaptureMode) = |c| (c.capture_begin)(stream, mode);
+    fn hipStreamEndCapture(stream: hipStream_t, graph: *mut hipGraph_t) = |c| (c.capture_end)(stream, graph);
+    fn hipGraphInstantiateWithFlags(ready: *mut hipGraphExec_t, graph: hipGraph_t, flags: u64) = |c| (c.graph_instantiate)(ready, graph, flags);
+    fn hipGraphLaunch(graph: hipGraphExec_t, stream: hipStream_t) = |c| (c.graph_launch)(graph, stream);
+    fn hipGraphDestroy(graph: hipGraph_t) = |c| (c.graph_destroy)(graph);
+    fn hipGraphExecDestroy(graph: hipGraphExec_t) = |c| (c.graph_exec_destroy)(graph);
     fn hipModuleLoadData(module: *mut hipModule_t, image: *const c_void) = |c| (c.module_load)(module, image);
     fn hipModuleUnload(module: hipModule_t) = |c| (c.module_unload)(module);
     fn hipModuleGetFunction(function: *mut hipFunction_t, module: hipModule_t, name: *const c_char) = |c| (c.module_function)(function, module, name);

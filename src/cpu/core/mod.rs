@@ -2,6 +2,7 @@
 // Blocks come from the fallible `HostData::zeroed`; everything else here is of fixed size or one entry of the pool.
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 
+mod capture;
 mod interop;
 
 use std::collections::HashMap;

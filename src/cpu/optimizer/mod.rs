@@ -37,7 +37,12 @@ impl CpuBackend {
         {
             return Ok(None);
         }
-        let (lr, t) = (self.scalar(op, &step.lr)?, self.scalar(op, &step.step)?);
+        let (mut lr, mut t) = (self.scalar(op, &step.lr)?, self.scalar(op, &step.step)?);
+        if let Some(n) = step.numbers {
+            let n = gather_f64(op, n)?;
+            lr = n[0];
+            t = if matches!(step.step, Scalar::Device(_)) { t } else { n[1] };
+        }
         let factor = step.inv_scale.map_or(Ok(1.0), |v| Ok(gather_f64(op, v)?[0]))?;
         Ok(Some(Now { lr, t, unscale: if step.maximize { -factor } else { factor } }))
     }

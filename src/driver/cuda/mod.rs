@@ -5,6 +5,7 @@
 
 mod cublaslt;
 mod cudnn;
+mod graph;
 mod nvrtc;
 mod preflight;
 mod staging;
@@ -26,7 +27,7 @@ use self::preflight::Api;
 use self::staging::Staging;
 use super::{
     Arg, CompileUnit, Driver, LaunchConfig, RawContext, RawEvent, RawFunction, RawMem, RawModule, RawStream,
-    VendorAttention, VendorBlas, VendorConv,
+    StreamGraphs, VendorAttention, VendorBlas, VendorConv,
 };
 use crate::device::{BackendKind, Caps, DeviceId};
 use crate::error::{GpuError, Result, Unavailable};
@@ -450,6 +451,10 @@ impl Driver for CudaDriver {
                 .ok()
         };
         self.blas.get_or_init(open).as_ref().map(|b| b as &dyn VendorBlas)
+    }
+
+    fn stream_graphs(&self) -> std::result::Result<&dyn StreamGraphs, &str> {
+        self.api.graphs.as_ref().map(|_| self as &dyn StreamGraphs).map_err(String::as_str)
     }
 
     fn vendor_conv(&self) -> std::result::Result<&dyn VendorConv, &str> {

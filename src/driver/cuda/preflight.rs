@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys as cu;
 
+use super::graph::GraphTable;
 use crate::driver::context_lost;
 use crate::driver::loader::{self, DynLib};
 use crate::error::{GpuError, Result, Unavailable};
@@ -96,6 +97,8 @@ pub(super) struct Api {
     pub(super) table: DriverTable,
     /// 1000 major + 10 minor.
     pub(super) version: u32,
+    /// Why the driver has no graphs, if it lacks a function of theirs.
+    pub(super) graphs: std::result::Result<GraphTable, String>,
     error_name: unsafe extern "C" fn(u32, *mut *const c_char) -> u32,
 }
 
@@ -144,7 +147,8 @@ fn open_api() -> Result<Api, Unavailable> {
     let table = DriverTable::resolve(&lib)?;
     // SAFETY: prototype of cuGetErrorName with the enum as the number that it is.
     let error_name = unsafe { lib.function("cuGetErrorName") }?;
-    let mut api = Api { table, version: 0, error_name };
+    let graphs = GraphTable::resolve(&lib).map_err(|e| e.to_string());
+    let mut api = Api { table, version: 0, graphs, error_name };
     // SAFETY: the first call of the API; no flags are defined.
     api.check_device("cuInit", unsafe { (api.table.cuInit)(0) })?;
     let mut version = 0;

@@ -5,6 +5,7 @@
 // Status codes keep their C names, also in patterns.
 #![allow(non_upper_case_globals)]
 
+mod graph;
 pub(crate) mod hiprtc;
 mod staging;
 
@@ -14,10 +15,11 @@ use std::path::Path;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use hip_sys::{Hip, LoadError, hipError_t, hipErrorOutOfMemory, hipSuccess};
+use hip_sys::{Hip, HipGraphs, LoadError, hipError_t, hipErrorOutOfMemory, hipSuccess};
 
 use super::{
-    Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream, context_lost,
+    Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream,
+    StreamGraphs, context_lost,
 };
 use crate::device::{BackendKind, Caps, DeviceId};
 use crate::error::{GpuError, Result, Unavailable};
@@ -159,6 +161,8 @@ fn version_text(hip: &Hip) -> String {
 pub(crate) struct HipDriver {
     hip: &'static Hip,
     compiler: &'static hiprtc::Compiler,
+    /// Functions of graphs, or which one the runtime lacks.
+    graphs: std::result::Result<HipGraphs, String>,
     ordinal: c_int,
     caps: Caps,
     staging: Mutex<Staging>,
@@ -187,7 +191,8 @@ impl HipDriver {
         })?;
         let caps = read_caps(hip, index).map_err(unavailable)?;
         let staging = Mutex::new(Staging::new(hip));
-        Ok(HipDriver { hip, compiler, ordinal: index, caps, staging, modules: Mutex::default() })
+        let graphs = hip.graphs().map_err(|e| e.to_string());
+        Ok(HipDriver { hip, compiler, graphs, ordinal: index, caps, staging, modules: Mutex::default() })
     }
 
     fn check(&self, call: &'static str, status: hipError_t) -> Result<()> {
@@ -415,6 +420,10 @@ impl Driver for HipDriver {
         let status = unsafe { hip.hipEventElapsedTime(&mut ms, pointer(from.0), pointer(to.0)) };
         self.check("hipEventElapsedTime", status)?;
         Ok((f64::from(ms.max(0.0)) * 1e6) as u64)
+    }
+
+    fn stream_graphs(&self) -> std::result::Result<&dyn StreamGraphs, &str> {
+        self.graphs.as_ref().map(|_| self as &dyn StreamGraphs).map_err(String::as_str)
     }
 
     unsafe fn destroy_event(&self, e: RawEvent) {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use self::padding::Padding;
 use super::Engine;
+use super::capture::QueuedBlas;
 use super::ops::elementwise::flat_grid;
 use super::ops::gemm::{MatrixOperand, Product};
 use crate::backend::BackendExt;
@@ -243,8 +244,15 @@ impl Engine {
         let c = q.c.filter(|_| beta != 0.0).unwrap_or(d);
         let bias = q.bias.filter(|_| p.bias).map(|b| b.mem);
         let device = &self.inner.device;
-        device.counts.launches.fetch_add(1, Ordering::Relaxed);
         self.wrote([d.mem.0]);
+        let matrices = [q.a.mem, q.b.mem, c.mem, d.mem];
+        let (alpha, problem) = (q.alpha, *p);
+        if let Some(recorded) =
+            self.record_blas(QueuedBlas { problem, alpha, beta, matrices, bias, workspace })
+        {
+            return recorded;
+        }
+        device.counts.launches.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the operands were checked to lie within their buffers under these strides, and Y apart from A and B; the workspace has the
         // size that the library asked for; the stream is the driver's.
         let done = unsafe {
@@ -271,6 +279,7 @@ impl Engine {
         if known != 0 {
             return known;
         }
+        let _run = self.suspend();
         let found = self.vet(blas, dtype, out).unwrap_or_else(|e| {
             log::warn!("{}: the check of {dtype} products failed: {e}", blas.name());
             0

@@ -16,6 +16,7 @@ mod mesh;
 mod moe;
 mod norm;
 mod optimizer;
+pub(crate) use self::optimizer::step_numbers;
 mod pool;
 mod quantized;
 mod random;

@@ -1,7 +1,9 @@
 //! Memory, copies, streams, events and introspection.
 
+mod capture;
 mod interop;
 
+pub use self::capture::*;
 pub use self::interop::*;
 
 use std::any::Any;

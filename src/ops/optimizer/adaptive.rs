@@ -30,6 +30,7 @@ pub(crate) fn check_adaptive(
 ) -> Result<()> {
     const OP: &str = "adaptive_step";
     check_shared(OP, &OptimRule::Adaptive(*rule), step)?;
+    check_numbers(OP, step, params.first().map(|p| p.w.dtype()))?;
     let vectors = check_slots(OP, rule.states(), params)?;
     let m = memory.as_view();
     check::one_of(OP, "memory", &m, &[DType::F32, DType::F64])?;

@@ -39,8 +39,14 @@ io_struct! {
         pub inv_scale: Option<View<'a>>,
         /// One f32; if it is not 0 nothing is changed.
         pub found_inf: Option<View<'a>>,
+        /// The numbers of [`OptimRule::step_numbers`], f32 (f64 for f64 parameters), in place of a rate and a count of the host: they are read when the
+        /// step runs, so that a recorded step can be replayed as another. A step count on the device stays.
+        pub numbers: Option<View<'a>>,
     }
 }
+
+/// How many numbers [`OptimRule::step_numbers`] gives.
+pub const STEP_NUMBERS: usize = 8;
 
 impl Step<'_> {
     /// Host learning rate and step count.
@@ -51,6 +57,7 @@ impl Step<'_> {
             maximize: false,
             inv_scale: None,
             found_inf: None,
+            numbers: None,
         }
     }
 }
@@ -227,7 +234,16 @@ pub(crate) fn check_step(rule: &OptimRule, step: &Step<'_>, params: &[ParamSlot<
         ));
     }
     check_shared(OP, rule, step)?;
+    check_numbers(OP, step, params.first().map(|p| p.w.dtype()))?;
     check_slots(OP, rule.states(), params).map(drop)
+}
+
+/// Checks of [`Step::numbers`] for parameters of dtype `w`.
+pub(crate) fn check_numbers(op: &'static str, step: &Step<'_>, w: Option<DType>) -> Result<()> {
+    let (Some(v), Some(w)) = (&step.numbers, w) else { return Ok(()) };
+    check::dtype(op, "numbers", v, w.accumulator())?;
+    check::shape(op, "numbers", v, &[STEP_NUMBERS])?;
+    check::contiguous(op, "numbers", v)
 }
 
 /// Checks of what all tensors of a step share.

@@ -62,6 +62,7 @@ pub(crate) fn check_packed(
         return Err(GpuError::invalid(OP, "rule", "Adam or AdamW", format!("{rule:?}")));
     }
     check_shared(OP, rule, step)?;
+    check_numbers(OP, step, params.first().map(|p| p.w.dtype()))?;
     if let Some(v) = rng.and_then(|r| r.device_offset.as_ref()) {
         one(OP, "rng", v, DType::I64)?;
     }

@@ -510,6 +510,15 @@ pub(crate) fn check_rule(op: &'static str, rule: &OptimRule) -> Result<()> {
     }
 }
 
+impl OptimRule {
+    /// What a step of this rate and count (from 1) works with, for [`Step::numbers`](super::Step::numbers): rate, count, three bias corrections, two
+    /// factors of the rule and a 0; what a rule has not is 0 or 1. Written to device memory in the type of the states, they give the bits of a step that
+    /// is given rate and count by value.
+    pub fn step_numbers(&self, lr: f64, step: u64) -> [f64; super::STEP_NUMBERS] {
+        crate::engine::step_numbers(self, lr, step as f64)
+    }
+}
+
 /// Factor of Adam's step in RAdam at step t; `None` where the variance is not tractable yet.
 pub(crate) fn radam_factor(b2: f64, t: f64) -> Option<f64> {
     let most = 2.0 / (1.0 - b2) - 1.0;

@@ -47,6 +47,9 @@ pub(crate) fn check_rows(rule: &OptimRule, step: &Step<'_>, p: &RowSlot<'_>) -> 
         return Err(GpuError::invalid(OP, "rule", "a rule that has a sparse form", format!("{rule:?}")));
     }
     check_shared(OP, rule, step)?;
+    if step.numbers.is_some() {
+        return Err(GpuError::invalid(OP, "numbers", "nothing: a step of rows takes its rate and count by value", "numbers"));
+    }
     let w = p.w.as_view();
     check_grad_type(OP, "rows", &w, &p.rows)?;
     let [n, tail @ ..] = w.shape() else {

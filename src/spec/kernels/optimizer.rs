@@ -24,6 +24,7 @@ kernel_args! {
         found_inf: In("float"),
         memory: In("gk_f"),
         partial: Out("gk_f"),
+        numbers: In("gk_f"),
     }
     args {
         lr: Real,
@@ -74,6 +75,7 @@ kernel_args! {
         lr_dev: In("float"),
         step: In("gk_i64"),
         found_inf: In("float"),
+        numbers: In("gk_f"),
         lr: Real,
         first: I32,
         p0: Real,
@@ -171,6 +173,7 @@ kernel_args! {
         step: In("gk_i64"),
         inv_scale: In("float"),
         partial: Out("gk_f"),
+        numbers: In("gk_f"),
     }
     args {
         c1: Real,
@@ -245,6 +248,7 @@ kernel_args! {
         found_inf: In("float"),
         extra: In("gk_f"),
         per_tensor: I32,
+        numbers: In("gk_f"),
     }
     args {
         lr: Real,
@@ -288,6 +292,7 @@ kernel_args! {
         decoupled: I32,
         random: I32,
         more: In("gk_i64"),
+        numbers: In("gk_f"),
     }
     args {
         seed: I64,

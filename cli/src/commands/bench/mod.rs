@@ -72,7 +72,7 @@ A case is {{\"id\": .., \"op\": .., sizes, \"dtype\": \"f32\"|\"f16\"|\"bf16\", 
   [{{\"id\": \"softmax_bf16\", \"op\": \"softmax\", \"rows\": 16384, \"cols\": 4096, \"dtype\": \"bf16\"}}]
 Operations:
 {}
-whole training steps:
+whole training steps (with \"capture\": true recorded on the device and replayed):
 {}
 and `layer`, a layer as networks describe it and its inputs:
   {{\"id\": \"glu\", \"op\": \"layer\", \"layer\": {{\"type\": \"swiglu\", \"d_model\": 1024, \"d_ff\": 4096}}, \"inputs\": [{{\"shape\": [4096, 1024]}}]}}

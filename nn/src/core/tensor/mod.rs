@@ -17,7 +17,7 @@ use crate::core::error::{NnError, Result, invalid};
 use crate::core::limits;
 
 use self::storage::Place;
-pub(crate) use self::storage::Storage;
+pub(crate) use self::storage::{Storage, Watched};
 
 pub use self::backward::{BackwardCtx, GradTarget};
 pub(crate) use self::backward::{Collected, Saved, out};

@@ -1,9 +1,12 @@
 //! The memory of tensors.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use trefoil::{Buffer, DType};
+
+use super::Tensor;
 
 /// Where the elements of a storage lie: a buffer and the position of the first one.
 #[derive(Clone)]
@@ -24,7 +27,9 @@ pub(crate) struct Storage {
 impl Storage {
     pub(super) fn new(buffer: Buffer) -> Arc<Self> {
         let (len, dtype) = (buffer.len(), buffer.dtype());
-        Self::at(Arc::new(buffer), 0, len, dtype)
+        let storage = Self::at(Arc::new(buffer), 0, len, dtype);
+        note(|n| n.made.push(Arc::downgrade(&storage)));
+        storage
     }
 
     pub(super) fn at(buffer: Arc<Buffer>, base: usize, len: usize, dtype: DType) -> Arc<Self> {
@@ -52,8 +57,9 @@ impl Storage {
     }
 
     /// Notes that the contents were changed in place.
-    pub(crate) fn touch(&self) {
+    pub(crate) fn touch(self: &Arc<Self>) {
         self.version.fetch_add(1, Ordering::Relaxed);
+        note(|n| n.touched.push(self.clone()));
     }
 
     /// Claims the storage for an arena that lives as long as `token`; false if a living arena has it.
@@ -69,5 +75,60 @@ impl Storage {
     /// Whether a living arena holds this storage.
     pub(crate) fn is_claimed(&self) -> bool {
         self.owner.lock().unwrap_or_else(|p| p.into_inner()).strong_count() > 0
+    }
+}
+
+/// What a step did to memory: the storages that it made, and those that it changed in place.
+#[derive(Default)]
+pub(crate) struct Notes {
+    made: Vec<Weak<Storage>>,
+    touched: Vec<Arc<Storage>>,
+}
+
+thread_local! {
+    static NOTES: RefCell<Option<Notes>> = const { RefCell::new(None) };
+}
+
+fn note(f: impl FnOnce(&mut Notes)) {
+    NOTES.with(|n| n.borrow_mut().as_mut().map(f));
+}
+
+/// Takes notes of what the calling thread does, until this is dropped.
+pub(crate) struct Watched(());
+
+impl Watched {
+    pub(crate) fn begin() -> Self {
+        NOTES.with(|n| *n.borrow_mut() = Some(Notes::default()));
+        Watched(())
+    }
+
+    pub(crate) fn end(self) -> Notes {
+        NOTES.with(|n| n.borrow_mut().take()).unwrap_or_default()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // Their storages go outside of the borrow.
+        let left = NOTES.with(|n| n.borrow_mut().take());
+        drop(left);
+    }
+}
+
+impl Notes {
+    /// How many of the storages that were made still live, beside these.
+    pub(crate) fn kept(&self, beside: &[Tensor]) -> usize {
+        let is_kept = |s: &Arc<Storage>| !beside.iter().any(|t| Arc::ptr_eq(t.storage(), s));
+        self.made.iter().filter_map(Weak::upgrade).filter(is_kept).count()
+    }
+
+    /// The storages that were changed and live on, once each.
+    pub(crate) fn touched(self) -> Vec<Arc<Storage>> {
+        let made: Vec<_> = self.made.iter().map(Weak::as_ptr).collect();
+        let mut all = self.touched;
+        all.sort_unstable_by_key(|s| Arc::as_ptr(s) as usize);
+        all.dedup_by_key(|s| Arc::as_ptr(s) as usize);
+        all.retain(|s| !made.contains(&Arc::as_ptr(s)));
+        all
     }
 }

@@ -1,11 +1,10 @@
 //! Dropout.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use trefoil::ops::random::Rng;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;
+use crate::layers::regularization::noise::RandomStream;
 use crate::module::{InitContext, Layer, Visitor};
 
 /// Inverted dropout (Srivastava et al., 2014), `torch.nn.Dropout`: in training each element is kept with probability 1 - p and divided by
@@ -13,14 +12,9 @@ use crate::module::{InitContext, Layer, Visitor};
 #[derive(Debug)]
 pub struct Dropout {
     p: f64,
-    seed: u64,
-    stream: u64,
-    offset: AtomicU64,
+    rng: RandomStream,
     training: AtomicBool,
 }
-
-/// Keeps the streams of dropout apart from those of parameters.
-const DROPOUT: u64 = 1 << 62;
 
 impl Dropout {
     /// Drops with probability `p`. Errors: `p` outside of [0, 1] or NaN.
@@ -37,13 +31,7 @@ impl Dropout {
         if !(0.0..=1.0).contains(&p) {
             return Err(invalid("Dropout", arg, "a probability in [0, 1]", format!("{p}")));
         }
-        Ok(Dropout {
-            p,
-            seed: cx.seed(),
-            stream: DROPOUT | cx.next_stream(),
-            offset: AtomicU64::new(0),
-            training: AtomicBool::new(true),
-        })
+        Ok(Dropout { p, rng: RandomStream::new(cx), training: AtomicBool::new(true) })
     }
 }
 
@@ -52,12 +40,11 @@ impl Layer for Dropout {
         if !self.training.load(Ordering::Relaxed) || self.p == 0.0 {
             return Ok(x.clone());
         }
-        let offset = self.offset.fetch_add(x.numel().div_ceil(4) as u64, Ordering::Relaxed);
-        x.dropout(self.p, Rng::new(self.seed).at(self.stream, offset))
+        x.dropout(self.p, self.rng.take(x.numel()))
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
-        v.counter("offset", &self.offset);
+        self.rng.visit(v);
         v.training(&self.training);
     }
 }

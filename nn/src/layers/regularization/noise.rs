@@ -1,9 +1,11 @@
 //! Random layers: additive noise, and the generator that random layers hold.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trefoil::ops::random::{Distribution, Rng};
 
+use crate::core::capture;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;
 use crate::module::{InitContext, Layer, Visitor};
@@ -13,7 +15,7 @@ use crate::module::{InitContext, Layer, Visitor};
 pub(crate) struct RandomStream {
     seed: u64,
     stream: u64,
-    offset: AtomicU64,
+    offset: Arc<AtomicU64>,
 }
 
 /// Keeps the streams of layers apart from those of parameters.
@@ -21,11 +23,12 @@ const LAYERS: u64 = 1 << 62;
 
 impl RandomStream {
     pub(crate) fn new(cx: &InitContext) -> Self {
-        RandomStream { seed: cx.seed(), stream: LAYERS | cx.next_stream(), offset: AtomicU64::new(0) }
+        RandomStream { seed: cx.seed(), stream: LAYERS | cx.next_stream(), offset: Arc::default() }
     }
 
     /// The generator for a call that draws `numbers` numbers, four to a block.
     pub(crate) fn take(&self, numbers: usize) -> Rng<'static> {
+        capture::draws(self.seed, self.stream, &self.offset);
         let offset = self.offset.fetch_add(numbers.div_ceil(4) as u64, Ordering::Relaxed);
         Rng::new(self.seed).at(self.stream, offset)
     }

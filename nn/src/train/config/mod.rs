@@ -17,7 +17,7 @@
 //! | `optimizer` | [`OptimizerConfig`]: any rule of [`optim`](crate::optim), with `groups` of parameters ([`GroupConfig`]) and `maximize` |
 //! | `schedule` | [`ScheduleConfig`]: the learning rate over epochs, with `warmup` before any of them |
 //! | `metrics` | a list of [`MetricConfig`], measured on the test data |
-//! | `train` | [`TrainConfig`]: epochs, batches, accumulation, clipping, early stopping, moving average, precision, anomaly mode, seed, run folder |
+//! | `train` | [`TrainConfig`]: epochs, batches, accumulation, clipping, early stopping, moving average, precision, anomaly mode, recording, seed, run folder |
 //!
 //! Keys of files: `csv` with `header`, `label` (`"last"` or a column), `separator`; `npy` and `idx` with `targets`, `npz` with the names `x` and
 //! `y`, `npy` and `npz` with `features` (`"values"`, `"ids"`); `cifar` with `dataset` (`"cifar10"`, `"cifar100"`, `"cifar100_coarse"`);
@@ -339,6 +339,7 @@ impl Config {
             early_stopping: t.stopping(),
             evaluate_ema: t.ema.is_some_and(|e| e.evaluate),
             anomaly: t.anomaly.0,
+            capture: t.capture,
             run: t.run.clone(),
             settings: self.settings(),
             ..TrainOptions::default()

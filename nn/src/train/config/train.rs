@@ -46,6 +46,8 @@ pub struct TrainConfig {
     pub loss_scaling: Option<ScalingConfig>,
     /// Looks for values that are not finite: true, or how many steps pass between two looks.
     pub anomaly: Anomaly,
+    /// Records passes on the device and replays them (default true); see [`TrainOptions::capture`](crate::trainer::TrainOptions::capture).
+    pub capture: bool,
     /// Run folder.
     pub run: Option<PathBuf>,
 }
@@ -182,6 +184,7 @@ impl Default for TrainConfig {
             master_weights: true,
             loss_scaling: None,
             anomaly: Anomaly(None),
+            capture: true,
             run: None,
         }
     }

@@ -1,20 +1,25 @@
 //! Contiguous memory for parameters, their gradients and optimizer state.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use trefoil::ops::elementwise::Binary;
-use trefoil::ops::optimizer::{OptimRule, PACKED_BLOCK, PackedSlot, ParamSlot, STATES, Step};
+use trefoil::ops::optimizer::{OptimRule, PACKED_BLOCK, PackedSlot, ParamSlot, STATES, STEP_NUMBERS, Step};
 use trefoil::ops::random::Rng;
-use trefoil::{BackendExt, Buffer, DType, ViewMut};
+use trefoil::{BackendExt, Buffer, DType, GpuError, ViewMut};
 
 use crate::core::error::{NnError, Result};
 use crate::core::limits;
-use crate::core::tensor::{Device, Storage, Tensor};
+use crate::core::tensor::{Device, Storage, Tensor, contiguous};
 use crate::module::Param;
+use crate::train::optim::recorded::Missed;
 
 /// Every parameter starts at a multiple of this many elements, so that 16-byte accesses stay aligned. The gaps are zero and stay zero.
 const ALIGN: usize = 64;
+
+/// Calls of a recorded step at most: parameters that missed different numbers of steps have calls of their own.
+const CALLS: usize = 8;
 
 struct Entry {
     name: String,
@@ -22,7 +27,13 @@ struct Entry {
     storage: Arc<Storage>,
     start: usize,
     /// Steps of the optimizer in which it got no gradient.
-    missed: u64,
+    missed: Missed,
+}
+
+impl Entry {
+    fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Relaxed)
+    }
 }
 
 /// Tensors that a step updates, as ranges of the arena, with how many steps they missed before.
@@ -90,6 +101,8 @@ pub(crate) struct Arena {
     memory: Option<Arc<Buffer>>,
     /// Moments in fewer bits, in place of `states`.
     packed: Option<Packed>,
+    /// Room for the numbers of recorded steps, `[CALLS, STEP_NUMBERS]`.
+    numbers: Option<Tensor>,
     /// What the weights were before those for evaluation took their place.
     held: Mutex<Option<Buffer>>,
     entries: Vec<Entry>,
@@ -127,7 +140,13 @@ impl Arena {
             if tied.is_none() {
                 end += t.numel().next_multiple_of(ALIGN);
             }
-            entries.push(Entry { name, storage: t.storage().clone(), param, start, missed: 0 });
+            entries.push(Entry {
+                name,
+                storage: t.storage().clone(),
+                param,
+                start,
+                missed: Missed::default(),
+            });
         }
 
         let values = Arc::new(device.zeros(dtype, end)?);
@@ -162,6 +181,7 @@ impl Arena {
             average: None,
             memory: None,
             packed: None,
+            numbers: None,
             held: Mutex::new(None),
             entries,
             _token: token,
@@ -224,6 +244,7 @@ impl Arena {
         }
         (self.values, self.grads, self.states) = (values, grads, states);
         (self.masters, self.average, self.device) = (masters, average, device.clone());
+        self.numbers = None;
         Ok(())
     }
 
@@ -274,7 +295,7 @@ impl Arena {
         let mut groups: BTreeMap<u64, Vec<(usize, usize)>> = BTreeMap::new();
         for e in &self.entries {
             if self.is_filled(e)? {
-                groups.entry(e.missed).or_default().push((e.start, e.storage.len()));
+                groups.entry(e.missed()).or_default().push((e.start, e.storage.len()));
             }
         }
         let group = |(missed, mut ranges): (u64, Vec<_>)| {
@@ -291,19 +312,48 @@ impl Arena {
             let took_part = |a: &Active| a.ranges.iter().any(|(start, _)| *start == e.start);
             match active.iter().any(took_part) {
                 true => e.storage.touch(),
-                false => e.missed += 1,
+                false => drop(e.missed.fetch_add(1, Ordering::Relaxed)),
             }
         }
     }
 
+    /// Makes room for the numbers of recorded steps.
+    pub(crate) fn keep_numbers(&mut self) -> Result<()> {
+        if self.numbers.is_none() {
+            let dtype = self.values.dtype().accumulator();
+            self.numbers = Some(Tensor::zeros(&self.device, dtype, &[CALLS, STEP_NUMBERS])?);
+        }
+        Ok(())
+    }
+
+    /// Room for the numbers of call `k` of a recorded step. Errors: a step that was never made as a plain call; too many calls.
+    pub(crate) fn numbers(&self, k: usize) -> Result<Tensor> {
+        let refused = |why| GpuError::Capture { op: "Optimizer::step", why };
+        let all = self.numbers.as_ref().ok_or_else(|| refused("it was never made as a plain call before"))?;
+        if k >= CALLS {
+            return Err(refused("its parameters have missed too many different numbers of steps").into());
+        }
+        let row = contiguous("numbers", &[STEP_NUMBERS])?.shifted(k * STEP_NUMBERS);
+        let row = row.map_err(|_| refused("its numbers have no room"))?;
+        Ok(all.relayout(row))
+    }
+
+    /// How many steps the parameters of some tensors missed, shared with them; those of all others.
+    pub(crate) fn missed_of(&self, active: &[Active]) -> [Vec<Missed>; 2] {
+        let takes_part =
+            |e: &&Entry| active.iter().any(|a| a.ranges.iter().any(|(start, _)| *start == e.start));
+        let (part, rest): (Vec<&Entry>, Vec<&Entry>) = self.entries.iter().partition(takes_part);
+        [part, rest].map(|list| list.into_iter().map(|e| e.missed.clone()).collect())
+    }
+
     /// Steps that each parameter missed, where it missed any.
     pub(crate) fn missed(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.entries.iter().filter(|e| e.missed > 0).map(|e| (e.name.as_str(), e.missed))
+        self.entries.iter().map(|e| (e.name.as_str(), e.missed())).filter(|(_, missed)| *missed > 0)
     }
 
     /// Sets the steps that each parameter missed.
     pub(crate) fn set_missed(&mut self, missed: impl Fn(&str) -> u64) {
-        self.entries.iter_mut().for_each(|e| e.missed = missed(&e.name));
+        self.entries.iter().for_each(|e| e.missed.store(missed(&e.name), Ordering::Relaxed));
     }
 
     /// Makes room for the numbers that a rule keeps.
@@ -396,7 +446,7 @@ impl Arena {
                 self.device.copy(w.view(), y.alias_mut())?;
                 let (from, x) = (self.precise()?, self.device.alloc(z.dtype(), z.len())?);
                 let t = 1.0 - 1.0 / b;
-                let stepped = self.entries.iter().filter(|e| e.missed < steps);
+                let stepped = self.entries.iter().filter(|e| e.missed() < steps);
                 let mut ranges: Vec<_> = stepped.map(|e| (e.start, e.storage.len())).collect();
                 ranges.sort_unstable();
                 ranges.dedup();

@@ -3,6 +3,7 @@
 mod arena;
 mod matrix;
 mod optimizer;
+mod recorded;
 mod rules;
 mod scaler;
 mod schedule;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use trefoil::ops::optimizer::{
     AdaptiveRule, ClipAdaptive, ClipNorm, LossScale, OptimRule, Prox, Scalar, Step,
@@ -10,8 +10,10 @@ use trefoil::ops::optimizer::{
 use trefoil::ops::random::Rng;
 use trefoil::{DType, ViewMut};
 
-use super::arena::{Arena, Packing};
+use super::arena::{Active, Arena, Packing};
+use super::recorded::{Clock, Numbers, RecordedStep};
 use super::scaler::Scaler;
+use crate::core::capture;
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::{Device, Tensor, same_handle};
 use crate::module::{Layer, LayerExt, Param, check_unique};
@@ -41,27 +43,29 @@ struct Member {
 /// is not decayed, and its state and its own count of steps stay. The same holds for one that is [frozen](Param::set_requires_grad).
 pub struct Optimizer {
     members: Vec<Member>,
-    lr: f64,
-    step: u64,
+    clock: Arc<Clock>,
     maximize: bool,
     scaler: Option<Scaler>,
     ema: Option<f64>,
     /// Seed of the random rounding of packed moments.
     rounding: Option<u64>,
-    /// Where the last backward without loss scaling started: a weight, and a tensor that holds it.
-    start: Mutex<Option<(f64, Tensor)>>,
+    /// Where the last backwards without loss scaling started: weights, and tensors that hold them.
+    start: Mutex<Vec<(f64, Tensor)>>,
 }
 
 impl fmt::Debug for Optimizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rules: Vec<_> = self.members.iter().map(|m| m.rule).collect();
         f.debug_struct("Optimizer")
-            .field("lr", &self.lr)
-            .field("step", &self.step)
+            .field("lr", &self.lr())
+            .field("step", &self.steps())
             .field("rules", &rules)
             .finish()
     }
 }
+
+/// Starts of backwards that are kept: weights differ between whole steps and those at the end of the data.
+const STARTS: usize = 8;
 
 fn check_lr(lr: f64) -> Result<()> {
     if lr.is_finite() && lr >= 0.0 {
@@ -159,8 +163,7 @@ impl Optimizer {
         }
         Ok(Optimizer {
             members,
-            lr,
-            step: 0,
+            clock: Clock::new(lr),
             maximize: false,
             scaler: None,
             ema: None,
@@ -198,19 +201,19 @@ impl Optimizer {
 
     /// The learning rate.
     pub fn lr(&self) -> f64 {
-        self.lr
+        self.clock.lr()
     }
 
     /// Sets the learning rate of the following steps. Errors: negative or not finite.
     pub fn set_lr(&mut self, lr: f64) -> Result<()> {
         check_lr(lr)?;
-        self.lr = lr;
+        self.clock.set_lr(lr);
         Ok(())
     }
 
     /// Number of steps done.
     pub fn steps(&self) -> u64 {
-        self.step
+        self.clock.steps()
     }
 
     /// Rules with their constants, factors of the learning rate and what else decides how parameters change, as text.
@@ -262,8 +265,8 @@ impl Optimizer {
     }
 
     fn pack(mut self, form: Packing, seed: Option<u64>) -> Result<Self> {
-        if self.step > 0 {
-            return Err(invalid("Optimizer", "moments", "no step before", format!("{}", self.step)));
+        if self.steps() > 0 {
+            return Err(invalid("Optimizer", "moments", "no step before", format!("{}", self.steps())));
         }
         for m in &self.members {
             if !matches!(m.rule, OptimRule::Adam { .. } | OptimRule::AdamW { .. }) {
@@ -284,7 +287,7 @@ impl Optimizer {
         self.members.iter().try_for_each(|m| match m.rule {
             OptimRule::Adaptive(
                 AdaptiveRule::ScheduleFreeSgd { b, .. } | AdaptiveRule::ScheduleFreeAdamW { b, .. },
-            ) if self.step > 0 => m.arena.swap_evaluation(b, self.step),
+            ) if self.steps() > 0 => m.arena.swap_evaluation(b, self.steps()),
             _ => Ok(()),
         })
     }
@@ -295,7 +298,7 @@ impl Optimizer {
         self.members.iter().try_for_each(|m| m.arena.check())?;
         let inverse = self.scaler.as_ref().map(|s| s.inverse.operand());
         for m in self.members.iter().filter(|m| matches!(m.rule, OptimRule::Sophia { .. })) {
-            let mut step = Step::host(self.lr * m.lr_factor, self.step.max(1));
+            let mut step = Step::host(self.lr() * m.lr_factor, self.steps().max(1));
             step.inv_scale = inverse.as_ref().map(|o| o.view()).transpose()?;
             let rule = OptimRule::SophiaCurvature { b2, batch };
             m.arena.device().optimizer_step(&rule, &step, &mut m.arena.slots(&m.arena.active()?, false)?)?;
@@ -313,7 +316,7 @@ impl Optimizer {
     /// Oracle `torch.amp.GradScaler`. Errors: factors out of range; parameters on several devices.
     pub fn loss_scaling(mut self, p: LossScale, initial: f64) -> Result<Self> {
         self.one_device("loss_scaling")?;
-        self.scaler = Some(Scaler::new(self.first_device("loss_scaling")?, p, initial, self.step)?);
+        self.scaler = Some(Scaler::new(self.first_device("loss_scaling")?, p, initial, self.steps())?);
         Ok(self)
     }
 
@@ -370,13 +373,13 @@ impl Optimizer {
                 && t.dtype() == loss.dtype()
                 && t.shape() == loss.shape()
         };
-        match &*kept {
-            Some((w, t)) if *w == weight && fits(t) => Ok(t.clone()),
-            _ => {
-                let t = Tensor::full(loss.device(), loss.dtype(), loss.shape(), weight)?;
-                Ok(kept.insert((weight, t)).1.clone())
-            }
+        if let Some((_, t)) = kept.iter().find(|(w, t)| *w == weight && fits(t)) {
+            return Ok(t.clone());
         }
+        let t = Tensor::full(loss.device(), loss.dtype(), loss.shape(), weight)?;
+        kept.truncate(STARTS - 1);
+        kept.insert(0, (weight, t.clone()));
+        Ok(t)
     }
 
     /// One update of all parameters. Errors: a parameter was replaced after construction; nothing is changed then.
@@ -386,8 +389,30 @@ impl Optimizer {
 
     /// A step that changes no parameter where `bad` (one f32) is not 0.
     pub(crate) fn step_unless(&mut self, bad: Option<&Tensor>) -> Result<()> {
+        if self.ema.is_some() {
+            capture::refuse("Optimizer::step", "the share of the moving average is the host's")?;
+        }
+        self.apply(bad)?;
+        self.average()
+    }
+
+    /// The averages after a step.
+    fn average(&self) -> Result<()> {
+        let Some(decay) = self.ema else { return Ok(()) };
+        let t = self.steps() as f64;
+        let share = 1.0 - decay.min((1.0 + t) / (10.0 + t));
+        self.members.iter().try_for_each(|m| m.arena.update_average(share))
+    }
+
+    /// [`step_unless`](Optimizer::step_unless) without the averages. It can be part of a recording: rate and count are then numbers in device memory,
+    /// written before every replay.
+    fn apply(&mut self, bad: Option<&Tensor>) -> Result<()> {
         self.members.iter().try_for_each(|m| m.arena.check())?;
-        let t = self.step + 1;
+        let recorded = capture::records();
+        if self.rounding.is_some() {
+            capture::refuse("Optimizer::step", "positions of its random rounding are the host's")?;
+        }
+        let t = self.steps() + 1;
         let unscaled = match &self.scaler {
             Some(s) => s.examine(&self.members.iter().map(|m| &m.arena).collect::<Vec<_>>(), bad)?,
             None => true,
@@ -395,8 +420,13 @@ impl Optimizer {
         let found = self.scaler.as_ref().map(|s| &s.found).or(bad).map(Tensor::operand);
         let inverse = self.scaler.as_ref().filter(|_| !unscaled).map(|s| s.inverse.operand());
         let count = self.scaler.as_ref().map(|s| s.step.operand());
-        for (i, m) in self.members.iter_mut().enumerate() {
-            let mut step = Step::host(self.lr * m.lr_factor, t);
+        let (mut calls, mut absent) = (vec![], vec![]);
+        for i in 0..self.members.len() {
+            if !recorded {
+                self.members[i].arena.keep_numbers()?;
+            }
+            let m = &self.members[i];
+            let mut step = Step::host(self.lr() * m.lr_factor, t);
             step.maximize = self.maximize;
             step.found_inf = found.as_ref().map(|o| o.view()).transpose()?;
             step.inv_scale = inverse.as_ref().map(|o| o.view()).transpose()?;
@@ -404,48 +434,73 @@ impl Optimizer {
             if let Some(c) = &count {
                 step.step = Scalar::Device(c.view()?);
             }
-            let a = &m.arena;
-            let active = a.active()?;
-            let per_tensor = matches!(m.rule, OptimRule::Lars { .. } | OptimRule::Lamb { .. });
-            if let (OptimRule::Adaptive(rule), Some(memory), false) =
-                (&m.rule, a.memory_mut(), active.is_empty())
-            {
-                // Their numbers are those of all parameters, and so is the count of steps.
-                a.device().adaptive_step(rule, &step, memory, &mut a.slots(&active, false)?)?;
-            } else {
-                for (k, group) in active.iter().enumerate() {
-                    let mut step = step;
-                    let own = match &self.scaler {
-                        Some(s) if group.missed > 0 => Some(s.step_without(group.missed)?.operand()),
-                        _ => None,
-                    };
-                    match &own {
-                        Some(o) => step.step = Scalar::Device(o.view()?),
-                        None if group.missed > 0 => {
-                            step.step = Scalar::Host((t - group.missed.min(t - 1)) as f64)
-                        }
-                        None => {}
-                    }
-                    // Streams and blocks of their own for every step, member and group.
-                    let stream = (i as u64) << 32 | (k as u64) << 16;
-                    let rng = self.rounding.map(|seed| Rng::new(seed).at(stream, t << 40));
-                    if !a.step_packed(group, &m.rule, &step, rng.as_ref())? {
-                        let slots = &mut a.slots(std::slice::from_ref(group), per_tensor)?;
-                        a.device().optimizer_step(&m.rule, &step, slots)?;
-                    }
-                }
+            let active = m.arena.active()?;
+            self.step_member(i, &active, step, &mut calls)?;
+            if recorded {
+                let [_, others] = m.arena.missed_of(&active);
+                absent.extend(others);
             }
-            m.arena.stepped(&active);
-            let a = &m.arena;
-            if let Some(decay) = self.ema {
-                let t = t as f64;
-                a.update_average(1.0 - decay.min((1.0 + t) / (10.0 + t)))?;
-            }
+            self.members[i].arena.stepped(&active);
         }
         if let Some(s) = &self.scaler {
             s.update()?;
         }
-        self.step = t;
+        self.clock.set_steps(t);
+        if recorded {
+            capture::hook(Arc::new(RecordedStep { clock: self.clock.clone(), calls, absent }));
+        }
+        Ok(())
+    }
+
+    /// The step of a member's parameters that got gradients. What a recorded one reads from device memory is added to `calls`.
+    fn step_member(
+        &self,
+        i: usize,
+        active: &[Active],
+        step: Step<'_>,
+        calls: &mut Vec<Numbers>,
+    ) -> Result<()> {
+        let (m, a, t) = (&self.members[i], &self.members[i].arena, self.steps() + 1);
+        let numbers = |k: usize, missed, group: &[Active]| -> Result<Option<Numbers>> {
+            if !capture::records() {
+                return Ok(None);
+            }
+            let ([params, _], memory) = (a.missed_of(group), a.numbers(k)?);
+            Ok(Some(Numbers { rule: m.rule, lr_factor: m.lr_factor, memory, missed, params }))
+        };
+        if let (OptimRule::Adaptive(rule), Some(memory), false) = (&m.rule, a.memory_mut(), active.is_empty())
+        {
+            // Their numbers are those of all parameters, and so is the count of steps.
+            let own = numbers(0, 0, &[])?;
+            let operand = own.as_ref().map(|n| n.memory.operand());
+            let step = step.numbers(operand.as_ref().map(|o| o.view()).transpose()?);
+            a.device().adaptive_step(rule, &step, memory, &mut a.slots(active, false)?)?;
+            calls.extend(own);
+            return Ok(());
+        }
+        let per_tensor = matches!(m.rule, OptimRule::Lars { .. } | OptimRule::Lamb { .. });
+        for (k, group) in active.iter().enumerate() {
+            let alone = std::slice::from_ref(group);
+            let count = match &self.scaler {
+                Some(s) if group.missed > 0 => Some(s.step_without(group.missed)?.operand()),
+                _ => None,
+            };
+            let own = numbers(k, group.missed, alone)?;
+            let operand = own.as_ref().map(|n| n.memory.operand());
+            let mut step = step.numbers(operand.as_ref().map(|o| o.view()).transpose()?);
+            match &count {
+                Some(o) => step.step = Scalar::Device(o.view()?),
+                None if group.missed > 0 => step.step = Scalar::Host((t - group.missed.min(t - 1)) as f64),
+                None => {}
+            }
+            // Streams and blocks of their own for every step, member and group.
+            let stream = (i as u64) << 32 | (k as u64) << 16;
+            let rng = self.rounding.map(|seed| Rng::new(seed).at(stream, t << 40));
+            if !a.step_packed(group, &m.rule, &step, rng.as_ref())? {
+                a.device().optimizer_step(&m.rule, &step, &mut a.slots(alone, per_tensor)?)?;
+            }
+            calls.extend(own);
+        }
         Ok(())
     }
 
@@ -461,7 +516,8 @@ impl Optimizer {
     pub(crate) fn idle(lr: f64) -> Self {
         let members = vec![];
         let start = Mutex::default();
-        Optimizer { members, lr, step: 0, maximize: false, scaler: None, ema: None, rounding: None, start }
+        let clock = Clock::new(lr);
+        Optimizer { members, clock, maximize: false, scaler: None, ema: None, rounding: None, start }
     }
 
     fn first_device(&self, op: &'static str) -> Result<&Device> {
@@ -581,6 +637,6 @@ impl Optimizer {
 
     /// Sets the number of steps done, after its state tensors were restored.
     pub fn set_steps(&mut self, steps: u64) {
-        self.step = steps;
+        self.clock.set_steps(steps);
     }
 }

@@ -1,5 +1,6 @@
 //! Dynamic loss scaling, kept on the device.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trefoil::DType;
@@ -7,6 +8,7 @@ use trefoil::ops::elementwise::Binary;
 use trefoil::ops::optimizer::{LossScale, LossScaleState};
 
 use super::arena::Arena;
+use crate::core::capture::{self, Hook};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Device, Tensor};
 
@@ -22,7 +24,22 @@ pub(crate) struct Scaler {
     pub(crate) step: Tensor,
     good: Tensor,
     /// Whether the present gradients were divided by the scale already.
-    unscaled: AtomicBool,
+    unscaled: Arc<AtomicBool>,
+}
+
+/// A recording in which gradients were divided.
+struct Divided(Arc<AtomicBool>);
+
+impl Hook for Divided {
+    fn before(&self, _: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn after(&self) {}
+
+    fn undo(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 impl Scaler {
@@ -51,7 +68,7 @@ impl Scaler {
             found: Tensor::zeros(device, DType::F32, &[1])?,
             step: Tensor::full(device, DType::I64, &[1], (steps + 1) as f64)?,
             good: Tensor::zeros(device, DType::I64, &[1])?,
-            unscaled: AtomicBool::new(false),
+            unscaled: Arc::default(),
         })
     }
 
@@ -84,11 +101,22 @@ impl Scaler {
         if self.unscaled.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
+        if capture::records() {
+            // The flag is the host's: a step in the same recording has to take it back.
+            capture::pair(1);
+            capture::hook(Arc::new(Divided(self.unscaled.clone())));
+        }
         self.look(arenas, true)
     }
 
     /// Looks for gradients that are not finite; `bad` (not 0) counts as one. Returns whether the gradients are divided by the scale.
     pub(crate) fn examine(&self, arenas: &[&Arena], bad: Option<&Tensor>) -> Result<bool> {
+        if capture::records() && self.unscaled.load(Ordering::Relaxed) {
+            if !capture::paired() {
+                capture::refuse("Optimizer::step", "the gradients were clipped before the recording")?;
+            }
+            capture::pair(-1);
+        }
         let unscaled = self.unscaled.swap(false, Ordering::Relaxed);
         if !unscaled {
             self.look(arenas, false)?;

@@ -2,6 +2,7 @@
 
 mod anomaly;
 mod callback;
+mod captured;
 mod closure;
 mod folder;
 mod options;
@@ -32,6 +33,7 @@ use crate::core::index_check::Range;
 use crate::core::span::span;
 use crate::core::tensor::{Device, Tensor};
 use crate::module::{Layer, LayerExt, has_learning_rule};
+use crate::train::capture::Steps;
 use crate::train::data::index_check;
 use crate::train::data::{Order, Source};
 use crate::train::metrics::{Metric, Scores, Totals};
@@ -68,6 +70,10 @@ pub struct Trainer<'a> {
     learns_locally: bool,
     /// What has the parameters in place of `optimizer`, and what ends its iterations on a batch.
     closure: Option<(ClosureOptimizer, Stop)>,
+    /// Recorded passes; absent while one runs.
+    steps: Option<Steps>,
+    /// Whether the last batch's loss and output are a graph's.
+    replayed: bool,
 }
 
 /// A place within an epoch.
@@ -142,7 +148,10 @@ impl<'a> Trainer<'a> {
             callbacks: Callbacks::default(),
             learns_locally: has_learning_rule(model),
             closure: None,
+            steps: None,
+            replayed: false,
         };
+        trainer.steps = Some(trainer.new_steps());
         trainer.describe();
         Ok(trainer)
     }

@@ -83,6 +83,10 @@ pub struct TrainOptions {
     /// after this many steps, and at the end of an epoch. Parameters and optimizer state are then those before the bad step; buffers
     /// (running statistics) may have seen it, and the run folder holds the last good epoch.
     pub anomaly: Option<u64>,
+    /// Records the forward and backward pass of a batch on the device and replays them, with the same bits as plain calls give: one graph for each
+    /// shape of batches. Where that does not go (on the CPU backend, in anomaly mode, for steps that need the host), the calls are made as ever, and
+    /// [`Trainer::capture_status`](super::Trainer::capture_status) says why.
+    pub capture: bool,
     /// Folder for `checkpoint.safetensors`, `best.safetensors`, `metrics.jsonl` and `curves.svg`. One trainer at a time uses it. An earlier
     /// run in it that is not resumed is moved aside (to `name.1`, ..) when the first epoch is saved.
     pub run: Option<PathBuf>,
@@ -110,6 +114,7 @@ impl Default for TrainOptions {
             early_stopping: None,
             evaluate_ema: false,
             anomaly: None,
+            capture: true,
             run: None,
             stop: Arc::default(),
             settings: BTreeMap::new(),

@@ -3,11 +3,12 @@
 use std::rc::Rc;
 
 use super::{Clip, StepEnd, Trainer};
-use crate::core::error::{NnError, Result};
+use crate::core::error::{NnError, Result, invalid};
 use crate::core::hooks;
 use crate::core::span::span;
 use crate::core::tensor::Tensor;
 use crate::module::{LayerExt, auxiliary};
+use crate::train::capture::Done;
 
 impl Trainer<'_> {
     /// One optimizer step on a batch: forward, loss, backward, clipping, update. Returns loss and output, both on the device; transfers
@@ -15,7 +16,12 @@ impl Trainer<'_> {
     pub fn step(&mut self, x: &Tensor, y: &Tensor) -> Result<(Tensor, Tensor)> {
         span!("step", step = self.optimizer.steps() + 1);
         self.begin_step()?;
-        let (loss, out) = self.accumulate(x, y, 1.0)?;
+        let (mut loss, mut out) = self.accumulate(x, y, 1.0)?;
+        if self.replayed {
+            // The next replay writes what is the graph's.
+            (loss, out) = (loss.copy()?, out.copy()?);
+            self.replayed = false;
+        }
         self.end_step(&loss, &out)?;
         Ok((loss, out))
     }
@@ -53,13 +59,25 @@ impl Trainer<'_> {
         self.optimizer.zero_grad()
     }
 
-    /// Adds `weight` times the gradients of a batch. Returns loss and output.
+    /// Adds `weight` times the gradients of a batch. Returns loss and output, which the next batch may overwrite.
     pub(super) fn accumulate(&mut self, x: &Tensor, y: &Tensor, weight: f64) -> Result<(Tensor, Tensor)> {
         if let Some((mut optimizer, stop)) = self.closure.take() {
             let done = self.minimize(&mut optimizer, &stop, x, y);
             self.closure = Some((optimizer, stop));
             return done;
         }
+        let done = self.captured(x, y, weight)?;
+        self.replayed = done.replayed;
+        match <[Tensor; 2]>::try_from(done.outputs) {
+            Ok([loss, out]) => Ok((loss, out)),
+            Err(list) => {
+                Err(invalid("Trainer", "outputs", "loss and output", format!("{} tensors", list.len())))
+            }
+        }
+    }
+
+    /// The passes of a batch as plain calls: loss and output.
+    pub(super) fn passes(&self, x: &Tensor, y: &Tensor, weight: f64) -> Result<Done> {
         let forward = || -> Result<(Tensor, Tensor)> {
             span!("forward");
             let (out, terms) = auxiliary::collect(|| self.model.forward(x))?;
@@ -79,7 +97,7 @@ impl Trainer<'_> {
         if let Some(w) = &self.watch {
             w.judge(&loss, &self.optimizer)?;
         }
-        Ok((loss.detach(), out.detach()))
+        Ok(Done::plainly(vec![loss.detach(), out.detach()]))
     }
 
     /// Clips and updates. The callbacks see the last batch's loss and output.
@@ -96,7 +114,16 @@ impl Trainer<'_> {
             w.end_step(step);
         }
         let (epoch, lr) = (self.epoch + 1, self.optimizer.lr());
-        self.callbacks.step_end(&StepEnd { epoch, step, lr, loss, output })?;
+        if self.replayed && !self.callbacks.0.is_empty() {
+            // A callback may keep them beyond the next replay.
+            let (loss, output) = (&loss.copy()?, &output.copy()?);
+            return self.stepped(step, StepEnd { epoch, step, lr, loss, output });
+        }
+        self.stepped(step, StepEnd { epoch, step, lr, loss, output })
+    }
+
+    fn stepped(&mut self, step: u64, end: StepEnd<'_>) -> Result<()> {
+        self.callbacks.step_end(&end)?;
         match self.options.anomaly {
             Some(interval) if step.is_multiple_of(interval) => self.check_anomalies(),
             _ => Ok(()),

@@ -1,5 +1,6 @@
 //! Memory, copies, streams, events and introspection.
 
+mod capture;
 mod interop;
 
 use crate::spec::user::{UserKind, UserParameter, user_prototype};
@@ -90,6 +91,10 @@ impl CoreOps for Engine {
         self.check_poison()?;
         self.check_owner("write_bytes", "dst", &v)?;
         sized("write_bytes", "src", &v, src.len())?;
+        self.recorded(
+            "write_bytes",
+            "it copies from the host; make constants before the recording, or copy them from a buffer",
+        )?;
         let (Some(raw), false) = (v.block().raw(), src.is_empty()) else { return Ok(()) };
         self.inner.device.counts.uploads.fetch_add(1, Ordering::Relaxed);
         self.wrote([raw]);
@@ -101,6 +106,7 @@ impl CoreOps for Engine {
     fn read_bytes(&self, src: View<'_>, dst: &mut [u8]) -> Result<()> {
         self.check_owner("read_bytes", "src", &src)?;
         sized("read_bytes", "dst", &src, dst.len())?;
+        self.recorded("read_bytes", "it waits for the device; read results after the replay")?;
         self.wait_idle()?;
         let (Some(raw), false) = (src.block().raw(), dst.is_empty()) else { return Ok(()) };
         let d = &self.inner.device;
@@ -122,14 +128,11 @@ impl CoreOps for Engine {
         };
         let bytes = src.numel() * src.dtype().size();
         self.wrote([to]);
-        // SAFETY: both ranges are live memory of this driver, whose stream it is, and were shown not to overlap.
-        unsafe {
-            self.driver().copy(self.inner.stream, (from, byte_offset(&src)), (to, byte_offset(&d)), bytes)
-        }
-        .map_err(|e| self.refused(e))
+        self.queue_copy((from, byte_offset(&src)), (to, byte_offset(&d)), bytes)
     }
 
     fn synchronize(&self) -> Result<()> {
+        self.recorded("synchronize", "it waits for the device")?;
         self.wait_idle()?;
         self.inner.device.index_errors.report(self.inner.stream_id)
     }
@@ -140,12 +143,14 @@ impl CoreOps for Engine {
 
     fn record(&self) -> Result<Event> {
         self.check_poison()?;
+        self.recorded("record", "an event marks one point of a stream, not one of every replay")?;
         // SAFETY: the stream is the driver's and lives as long as the pool.
         let raw = unsafe { self.driver().record(self.inner.stream) }.map_err(|e| self.refused(e))?;
         Ok(Event::new(DriverEvent { driver: self.driver().clone(), raw }))
     }
 
     fn wait(&self, event: &Event) -> Result<()> {
+        self.recorded("wait", "an event passes once, not in every replay")?;
         let mine = event.downcast_ref::<DriverEvent>();
         match mine.filter(|e| Arc::ptr_eq(&e.driver, self.driver())) {
             // SAFETY: stream and event are this driver's, and both are held alive.
@@ -157,6 +162,7 @@ impl CoreOps for Engine {
     }
 
     fn adopt(&self, buffer: Buffer) -> Result<Buffer> {
+        self.recorded("adopt", "it waits for work of another stream")?;
         let (dtype, len, id) = (buffer.dtype(), buffer.len(), self.id());
         if buffer.device() != id || buffer.view().block().raw().is_none() {
             let got = format!("one on {}", buffer.device());
@@ -170,6 +176,10 @@ impl CoreOps for Engine {
                 "a shared one",
             ));
         };
+        if block.is_lent() {
+            let got = "one that a recording allocated, which its graph writes";
+            return Err(GpuError::invalid("adopt", "buffer", "a buffer of a handle's pool", got));
+        }
         if block.pool_driver().is_some_and(|d| !Arc::ptr_eq(d, self.driver())) {
             let got = format!("one of a {id} that was opened apart");
             return Err(GpuError::invalid(
@@ -209,6 +219,7 @@ impl CoreOps for Engine {
     }
 
     fn trim(&self) -> Result<()> {
+        self.recorded("trim", "it waits for the device")?;
         self.inner.tables.lock().unwrap_or_else(|p| p.into_inner()).clear();
         self.inner.pool.trim()
     }

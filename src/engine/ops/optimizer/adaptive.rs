@@ -78,6 +78,11 @@ fn adaptive_function(rule: &OptimRule) -> Rule {
     }
 }
 
+/// 1 - b^t of a rule's decays at step t.
+pub(super) fn corrections(rule: &OptimRule, t: f64) -> [f64; 3] {
+    adaptive_function(rule).decays.map(|b| 1.0 - b.powf(t))
+}
+
 impl Engine {
     /// Rows of the table: the arrays of every parameter, their owners checked.
     fn adaptive_tensors<'a>(
@@ -129,6 +134,7 @@ impl Engine {
                 lr_dev: base.lr_dev,
                 step: base.step,
                 found_inf: base.found_inf,
+                numbers: base.numbers,
                 lr: base.lr,
                 first: base.first,
                 p0,
@@ -140,8 +146,10 @@ impl Engine {
             self.launch(&ADAPTIVE_MEMORY, dt, "", Grid::Blocks([1, 1, 1]), &args)
         };
         // Sums that only the first step needs are left out where the host knows better.
-        let wanted =
-            matches!(step.step, Scalar::Device(_)) || host(&step.step) == 1.0 || rule.after.is_none();
+        let wanted = matches!(step.step, Scalar::Device(_))
+            || step.numbers.is_some()
+            || host(&step.step) == 1.0
+            || rule.after.is_none();
         if let (Some((kind, decay)), Some((finish_kind, p)), true) = (rule.dot, rule.before, wanted) {
             let sums = self.scratch(dt.accumulator(), total.max(1))?;
             let mut at = 0;
@@ -215,6 +223,7 @@ impl Engine {
             step: self.arg_scalar(&step.step),
             inv_scale: self.arg_opt(step.inv_scale.as_ref()),
             found_inf: self.arg_opt(step.found_inf.as_ref()),
+            numbers: self.arg_opt(step.numbers.as_ref()),
             memory: self.arg_opt_out(memory),
             partial: Ptr::NULL,
             maximize: i32::from(step.maximize),

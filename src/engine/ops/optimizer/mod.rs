@@ -158,6 +158,7 @@ struct StepArgs<'s> {
     dt: DType,
     master: i32,
     step: Ptr,
+    numbers: Ptr,
     inv_scale: Ptr,
     maximize: i32,
     bias: Bias,
@@ -221,6 +222,7 @@ impl Engine {
             s1,
             master: step.master,
             step: step.step,
+            numbers: step.numbers,
             inv_scale: step.inv_scale,
             maximize: step.maximize,
             lamb: i32::from(lamb),
@@ -251,6 +253,28 @@ impl Engine {
         let blocks = list.tensors.min(1 << 16);
         self.launch(&TRUST_FINISH, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         Ok(Some(ratio))
+    }
+}
+
+/// [`OptimRule::step_numbers`].
+pub(crate) fn step_numbers(rule: &OptimRule, lr: f64, t: f64) -> [f64; STEP_NUMBERS] {
+    let [c1, c2, c3] = match rule_function(rule) {
+        Some(known) => {
+            let Bias { c1, c2, .. } = Bias::new(known.decays, t);
+            [c1, c2, 1.0]
+        }
+        None => adaptive::corrections(rule, t),
+    };
+    let (q0, q1) = host_factors(rule, t);
+    [lr, t, c1, c2, c3, q0, q1, 0.0]
+}
+
+/// q0 and q1 of a rule at step t.
+fn host_factors(rule: &OptimRule, t: f64) -> (f64, f64) {
+    match *rule {
+        OptimRule::Nadam { b1, psi, .. } => nadam_factors(b1, psi, t),
+        OptimRule::RAdam { b2, .. } => (radam_factor(b2, t).unwrap_or(0.0), 0.0),
+        _ => (1.0, 0.0),
     }
 }
 
@@ -289,7 +313,9 @@ impl Engine {
                 self.check_owner(op, arg, v)?;
             }
         }
-        self.check_owner_all(op, &[("inv_scale", step.inv_scale), ("found_inf", step.found_inf)])
+        let others =
+            [("inv_scale", step.inv_scale), ("found_inf", step.found_inf), ("numbers", step.numbers)];
+        self.check_owner_all(op, &others)
     }
 
     /// q0 and q1 of a rule: from the host, or in device memory where the step count is there.
@@ -326,9 +352,7 @@ impl Engine {
                 self.launch(&RADAM_SCALARS, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
                 Ok(((1.0, 0.0), Some(out)))
             }
-            OptimRule::Nadam { b1, psi, .. } => Ok((nadam_factors(b1, psi, t), None)),
-            OptimRule::RAdam { b2, .. } => Ok(((radam_factor(b2, t).unwrap_or(0.0), 0.0), None)),
-            _ => Ok(((1.0, 0.0), None)),
+            _ => Ok((host_factors(rule, t), None)),
         }
     }
 }
@@ -367,6 +391,7 @@ impl OptimizerOps for Engine {
             dt,
             master: master(wdt, dt),
             step: self.arg_scalar(&step.step),
+            numbers: self.arg_opt(step.numbers.as_ref()),
             inv_scale: self.arg_opt(step.inv_scale.as_ref()),
             maximize: i32::from(step.maximize),
             bias: Bias::new(decays, t),
@@ -393,6 +418,7 @@ impl OptimizerOps for Engine {
                 copy_kind: copy_kind(first.copy.as_ref()),
                 lr_dev: self.arg_scalar(&step.lr),
                 step: shared.step,
+                numbers: shared.numbers,
                 inv_scale: shared.inv_scale,
                 found_inf: self.arg_opt(step.found_inf.as_ref()),
                 extra: self.arg_opt(ratio.as_ref().or(factors.as_ref()).map(Buffer::view).as_ref()),

@@ -88,6 +88,7 @@ impl PackedOptimizerOps for Engine {
                 stream: draw.stream as i64,
                 offset: draw.offset as i64,
                 more: self.arg_opt(more.as_ref()),
+                numbers: self.arg_opt(step.numbers.as_ref()),
                 first_tensor: int(done),
             };
             self.launch(&ADAM_PACKED, dt, "", list.grid(), &args)?;

@@ -179,9 +179,7 @@ impl Engine {
             return Ok(());
         }
         self.wrote([to.0]);
-        // SAFETY: both ranges are live memory of this driver and the operation's checks showed that they do not overlap; the stream is
-        // the driver's.
-        unsafe { self.driver().copy(self.inner.stream, from, to, bytes) }.map_err(|e| self.refused(e))
+        self.queue_copy(from, to, bytes)
     }
 
     fn move_strided(&self, m: Movement<'_>, axes: &[Axis]) -> Result<()> {

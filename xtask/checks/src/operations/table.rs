@@ -53,6 +53,7 @@ pub(super) const ROWS: &[Row] = &[
     row("adopt_stream", "`torch.cuda.ExternalStream`", DEVICE),
     row("pin_variant", "", DEVICE),
     row("explain_calls", "", DEVICE),
+    row("capture_calls", "`torch.cuda.graph`", DEVICE),
     // Elementwise.
     row(
         "unary",

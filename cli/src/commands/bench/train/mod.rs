@@ -1,7 +1,7 @@
 //! Whole training steps of trefoil-nn: clear gradients, forward, loss, backward, update.
 //!
 //! The models are those that PyTorch's baseline trains, layer for layer. With a 16-bit dtype parameters, activations and gradients have
-//! 16 bits and the optimizer keeps f32 masters.
+//! 16 bits and the optimizer keeps f32 masters. With `"capture": true` forward, loss and backward are recorded on the device and replayed.
 
 mod gcn;
 mod gpt;
@@ -9,6 +9,7 @@ mod lstm_lm;
 mod mlp;
 mod resnet;
 
+use serde_json::Value;
 use trefoil::DType;
 use trefoil::ops::optimizer::OptimRule;
 use trefoil::ops::random::{Distribution, Rng};
@@ -16,7 +17,7 @@ use trefoil_bench::Case;
 use trefoil_nn::{CrossEntropyLoss, Device, Layer, LayerExt, Optimizer, Result, Tensor};
 
 use super::timing::Work;
-use crate::error::Result as CliResult;
+use crate::error::{CliError, Result as CliResult};
 
 /// The operations of this module.
 pub(super) const OPERATIONS: [&str; 5] =
@@ -48,14 +49,45 @@ impl<M: Layer + 'static> Training<M> {
         Ok(loss.detach())
     }
 
-    fn work(mut self) -> Work {
+    /// Runs of the step; recorded on the device and replayed where the case asks for it.
+    fn work(mut self, c: &Case, d: &Device) -> CliResult<Work> {
         // Weights are read by both passes; an optimizer with two states reads and writes four arrays of their size, less the gradient's
         // write. Activations are not counted.
-        let bytes = self.model.num_parameters() * 4 * 9;
-        Work::new(bytes as f64, self.flops, move |_| {
-            self.step()?;
-            Ok(())
-        })
+        let (bytes, flops) = ((self.model.num_parameters() * 4 * 9) as f64, self.flops);
+        match c.field("capture") {
+            None | Some(Value::Bool(false)) => Ok(Work::new(bytes, flops, move |_| {
+                self.step()?;
+                Ok(())
+            })),
+            Some(Value::Bool(true)) => self.captured(d, bytes),
+            Some(_) => Err(c.unexpected("capture", "true or false").into()),
+        }
+    }
+
+    /// The passes as a graph; clearing and update stay calls of the host. Errors: steps that cannot be recorded.
+    fn captured(self, d: &Device, bytes: f64) -> CliResult<Work> {
+        let Training { model, mut optimizer, x, y, flops } = self;
+        let mut passes = trefoil_nn::capture(d, move |io: &[Tensor]| {
+            let loss = CrossEntropyLoss::default().forward(&model.forward(&io[0])?, &io[1])?;
+            loss.backward()?;
+            Ok(vec![loss])
+        });
+        let io = [x, y];
+        let mut step = move || -> CliResult<Option<String>> {
+            optimizer.zero_grad()?;
+            passes.run(&io)?;
+            optimizer.step()?;
+            Ok(passes.status().plain.clone())
+        };
+        // The third is recorded.
+        let mut plain = None;
+        for _ in 0..4 {
+            plain = step()?;
+        }
+        match plain {
+            Some(why) => Err(CliError::Input(format!("the step is not recorded: {why}"))),
+            None => Ok(Work::new(bytes, flops, move |_| step().map(drop))),
+        }
     }
 }
 
@@ -66,11 +98,11 @@ const MOMENTUM: OptimRule = OptimRule::Momentum { mu: 0.9, damp: 0.0, wd: 0.0, n
 /// A training step ready to run. Errors: an operation that is none of [`OPERATIONS`].
 pub(super) fn prepare(c: &Case, d: &Device) -> CliResult<Work> {
     Ok(match c.op() {
-        "train_mlp" => mlp::mlp(c, d)?.work(),
-        "train_gpt" => gpt::gpt(c, d)?.work(),
-        "train_resnet" => resnet::resnet(c, d)?.work(),
-        "train_lstm_lm" => lstm_lm::lstm_lm(c, d)?.work(),
-        "train_gcn" => gcn::gcn(c, d)?.work(),
+        "train_mlp" => mlp::mlp(c, d)?.work(c, d)?,
+        "train_gpt" => gpt::gpt(c, d)?.work(c, d)?,
+        "train_resnet" => resnet::resnet(c, d)?.work(c, d)?,
+        "train_lstm_lm" => lstm_lm::lstm_lm(c, d)?.work(c, d)?,
+        "train_gcn" => gcn::gcn(c, d)?.work(c, d)?,
         _ => return Err(super::unknown(c)),
     })
 }
@@ -97,7 +129,7 @@ fn sequences(d: &Device, batch: usize, steps: usize, vocab: usize) -> CliResult<
 mod tests {
     use std::sync::Arc;
 
-    use serde_json::{Value, json};
+    use serde_json::json;
     use trefoil::CpuBackend;
 
     use super::*;

@@ -1,0 +1,454 @@
+//! Recorded steps: the same bits as plain calls, on every device that is there.
+
+use std::cell::RefCell;
+
+use trefoil::GpuError;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::core::CoreOps;
+use trefoil::ops::optimizer::{AdaptiveRule, LossScale, OptimRule};
+use trefoil_nn::data::{Dataset, ResidentSource, Targets};
+use trefoil_nn::layers::{BatchNormalization, Dense, Dropout, GaussianNoise, Sequential};
+use trefoil_nn::optim::Schedule;
+use trefoil_nn::trainer::{Clip, Objective, TrainOptions};
+use trefoil_nn::{
+    CaptureStatus, CrossEntropyLoss, DType, Device, Entry, InitContext, Layer, LayerExt, Optimizer, Tensor,
+    Trainer, Visitor,
+};
+
+use crate::common::{cpu, devices, f32s, id, noise, steps_on};
+
+/// The devices that record.
+fn recording() -> Vec<Device> {
+    devices().into_iter().filter(|d| id(d) != id(&cpu())).collect()
+}
+
+const IN: usize = 12;
+const OUT: usize = 5;
+
+/// Everything that draws, keeps statistics or has several kernels.
+fn network(d: &Device) -> Sequential {
+    let cx = InitContext::new(d, 3);
+    Sequential::new()
+        .push(Dense::new(&cx, IN, 32).unwrap().activation(Activation::Gelu))
+        .push(Dropout::new(&cx, 0.25).unwrap())
+        .push(Dense::new(&cx, 32, 32).unwrap())
+        .push(BatchNormalization::new(&cx, 32).unwrap())
+        .push(GaussianNoise::new(&cx, 0.1).unwrap())
+        .push(Dropout::new(&cx, 0.1).unwrap())
+        .push(Dense::new(&cx, 32, OUT).unwrap())
+}
+
+fn batch(d: &Device, rows: usize, seed: u64) -> (Tensor, Tensor) {
+    let x: Vec<f32> = noise(seed, rows * IN).into_iter().map(|v| v as f32).collect();
+    let ids: Vec<i64> = noise(seed + 1, rows)
+        .into_iter()
+        .map(|v| ((v + 1.0) * 0.5 * OUT as f64) as i64 % OUT as i64)
+        .collect();
+    (f32s(d, &x, &[rows, IN]), Tensor::from_slice(d, &ids, &[rows]).unwrap())
+}
+
+/// State of model and optimizer as bytes, by name.
+type State = Vec<(String, Vec<u8>)>;
+
+fn state(model: &dyn Layer, optimizer: &Optimizer) -> State {
+    let mut all: State =
+        model.named_state().into_iter().map(|(n, p)| (n, p.get().to_bytes().unwrap())).collect();
+    let own = optimizer.state_tensors().unwrap();
+    all.extend(own.into_iter().map(|(n, t)| (n, t.to_bytes().unwrap())));
+    let mut counters = vec![];
+    model.visit(&mut Visitor::new(&mut |name, e| {
+        if let Entry::Counter(c) = e {
+            counters.push((
+                name.to_string(),
+                c.load(std::sync::atomic::Ordering::Relaxed).to_le_bytes().to_vec(),
+            ));
+        }
+    }));
+    all.extend(counters);
+    all
+}
+
+fn assert_same(a: &[(String, Vec<u8>)], b: &[(String, Vec<u8>)], what: &str) {
+    assert_eq!(a.len(), b.len(), "{what}");
+    for ((name, x), (other, y)) in a.iter().zip(b) {
+        assert_eq!(name, other, "{what}");
+        assert!(x == y, "{what}: `{name}` differs");
+    }
+}
+
+fn options(capture: bool) -> TrainOptions {
+    TrainOptions {
+        capture,
+        schedule: Schedule::Cosine { total: 120, min: 1e-4 },
+        clip: Some(Clip::Norm(0.7)),
+        ..TrainOptions::default()
+    }
+}
+
+/// Steps of two micro-batches with loss scaling, a schedule and clipping; the last of every ten is of other sizes. What was kept of the losses, and
+/// the state at the end.
+fn train(d: &Device, capture: bool, steps: usize) -> (Vec<Vec<u8>>, State, CaptureStatus) {
+    let model = network(d);
+    let optimizer = Optimizer::adamw(&model, 0.01, 0.01)
+        .and_then(|o| o.loss_scaling(LossScale::new().interval(10), 1024.0))
+        .and_then(|o| o.ema(0.9))
+        .unwrap();
+    let objective = Objective::Classify(CrossEntropyLoss::default());
+    let mut t = Trainer::new(&model, optimizer, objective, d, options(capture)).unwrap();
+    let mut losses = vec![];
+    for i in 0..steps {
+        let rows = if i % 10 == 9 { 7 } else { 16 };
+        let parts = [batch(d, rows, 2 * i as u64), batch(d, rows, 2 * i as u64 + 999)];
+        losses.push(t.step_accumulated(&parts).unwrap().unwrap());
+    }
+    let losses = losses.iter().map(|l| l.to_bytes().unwrap()).collect();
+    (losses, state(&model, t.optimizer()), t.capture_status())
+}
+
+#[test]
+fn a_hundred_recorded_steps_equal_plain_ones_bit_for_bit() {
+    for d in recording() {
+        let steps = steps_on(&d, 100, 40);
+        let (plain, recorded) = (train(&d, false, steps), train(&d, true, steps));
+        println!("{}: {:?}", id(&d), recorded.2);
+        assert_eq!(recorded.2.plain, None, "{}", id(&d));
+        assert_eq!(recorded.2.graphs, 2, "whole batches and smaller ones");
+        assert!(recorded.2.replays >= 2 * steps as u64 - 8);
+        assert!(plain.2.plain.is_some_and(|why| why.contains("`capture` is off")));
+        for (i, (a, b)) in plain.0.iter().zip(&recorded.0).enumerate() {
+            assert!(a == b, "{}: loss of step {i} differs", id(&d));
+        }
+        assert_same(&plain.1, &recorded.1, &format!("{}", id(&d)));
+        let start = network(&d);
+        let fresh = Optimizer::adamw(&start, 0.01, 0.01).unwrap();
+        let moved = state(&start, &fresh).iter().zip(&plain.1).filter(|(a, b)| a.1 != b.1).count();
+        assert!(moved > 8, "training changes the state");
+    }
+}
+
+#[test]
+fn an_epoch_is_recorded_by_default_and_resumes_alike() {
+    for d in recording() {
+        let (x, y) = (
+            noise(5, 70 * IN).into_iter().map(|v| v as f32).collect(),
+            (0..70).map(|i| i % OUT as i64).collect(),
+        );
+        let data = Dataset::new(x, &[IN], Targets::Classes(y)).unwrap();
+        let run = |capture: bool| {
+            let model = network(&d);
+            let optimizer = Optimizer::adam(&model, 0.01).unwrap();
+            let objective = Objective::Classify(CrossEntropyLoss::default());
+            let data = ResidentSource::new(&data, &d, DType::F32).unwrap();
+            let options = TrainOptions { epochs: 4, batch_size: 16, capture, ..TrainOptions::default() };
+            let mut t = Trainer::new(&model, optimizer, objective, &d, options).unwrap();
+            let report = t.fit(&data, None, &mut |_| true).unwrap();
+            let losses: Vec<f64> = report.history.iter().map(|e| e.train_loss).collect();
+            (losses, state(&model, t.optimizer()), t.capture_status())
+        };
+        assert!(TrainOptions::default().capture);
+        let (plain, recorded) = (run(false), run(true));
+        assert_eq!(plain.0, recorded.0);
+        assert_same(&plain.1, &recorded.1, &format!("{}", id(&d)));
+        // 4 whole batches an epoch and one of 6.
+        assert_eq!((recorded.2.graphs, recorded.2.plain), (2, None), "{}", id(&d));
+    }
+}
+
+#[test]
+fn the_cpu_makes_plain_calls_and_says_why() {
+    let (_, _, status) = train(&cpu(), true, 4);
+    assert_eq!((status.graphs, status.replays), (0, 0));
+    assert!(status.plain.is_some_and(|why| why.contains("before a call returns")));
+}
+
+/// A captured forward and backward of a network whose optimizer steps outside.
+fn captured_loop(d: &Device, steps: usize, model: &Sequential, capture: bool) -> Vec<Tensor> {
+    let mut optimizer = Optimizer::adam(model, 0.01).unwrap();
+    let mut pass = trefoil_nn::capture(d, |io: &[Tensor]| {
+        let loss = CrossEntropyLoss::default().forward(&model.forward(&io[0])?, &io[1])?;
+        loss.backward()?;
+        Ok(vec![loss])
+    });
+    let mut losses = vec![];
+    for i in 0..steps {
+        let (x, y) = batch(d, 16, i as u64);
+        optimizer.zero_grad().unwrap();
+        match capture {
+            true => losses.extend(pass.run(&[x, y]).unwrap()),
+            false => {
+                let loss = CrossEntropyLoss::default().forward(&model.forward(&x).unwrap(), &y).unwrap();
+                loss.backward().unwrap();
+                losses.push(loss.detach());
+            }
+        }
+        optimizer.step().unwrap();
+    }
+    if capture && id(d) != id(&cpu()) {
+        assert_eq!((pass.status().graphs, pass.status().plain.as_ref()), (1, None), "{}", id(d));
+    }
+    losses
+}
+
+fn values(losses: &[Tensor]) -> Vec<u32> {
+    losses.iter().map(|l| l.item::<f32>().unwrap().to_bits()).collect()
+}
+
+#[test]
+fn a_loop_of_ones_own_is_recorded_and_keeps_its_losses() {
+    for d in devices() {
+        let steps = steps_on(&d, 30, 12);
+        let want = captured_loop(&d, steps, &network(&d), false);
+        let got = captured_loop(&d, steps, &network(&d), true);
+        assert_eq!(values(&got), values(&want), "{}", id(&d));
+    }
+}
+
+#[test]
+fn replays_move_nothing_between_host_and_device_and_take_no_memory() {
+    for d in recording() {
+        let model = network(&d);
+        let mut optimizer = Optimizer::sgd(&model, 0.01).unwrap();
+        let mut pass = trefoil_nn::capture(&d, |io: &[Tensor]| {
+            let loss = CrossEntropyLoss::default().forward(&model.forward(&io[0])?, &io[1])?;
+            loss.backward()?;
+            Ok(vec![loss])
+        });
+        let (x, y) = batch(&d, 16, 1);
+        let mut step = || {
+            optimizer.zero_grad().unwrap();
+            drop(pass.run(&[x.clone(), y.clone()]).unwrap());
+            optimizer.step().unwrap();
+        };
+        (0..5).for_each(|_| step());
+        let (counters, memory) = (d.counters(), d.memory());
+        (0..50).for_each(|_| step());
+        let after = d.counters();
+        let numbers =
+            |c: &trefoil::ops::core::Counters| [c.uploads, c.downloads, c.allocations, c.compiles, c.syncs];
+        assert_eq!(numbers(&after), numbers(&counters), "{}", id(&d));
+        assert_eq!(d.memory(), memory, "{}", id(&d));
+    }
+}
+
+#[test]
+fn a_generator_that_is_rewound_draws_the_same_again() {
+    for d in recording() {
+        let cx = InitContext::new(&d, 3);
+        let drop = Dropout::new(&cx, 0.5).unwrap();
+        let x = Tensor::ones(&d, DType::F32, &[64]).unwrap();
+        let mut pass = trefoil_nn::capture(&d, |io: &[Tensor]| Ok(vec![drop.forward(&io[0])?]));
+        let mut masks: Vec<Vec<f32>> = vec![];
+        let mut run = || pass.run(std::slice::from_ref(&x)).unwrap()[0].to_vec::<f32>().unwrap();
+        (0..6).for_each(|_| masks.push(run()));
+        let different = masks.iter().enumerate().all(|(i, m)| masks[..i].iter().all(|o| o != m));
+        assert!(different, "{}: every replay draws anew", id(&d));
+        drop.visit(&mut Visitor::new(&mut |_, e| {
+            if let Entry::Counter(c) = e {
+                c.store(0, std::sync::atomic::Ordering::Relaxed);
+            }
+        }));
+        for (i, mask) in masks.iter().enumerate() {
+            assert_eq!(run(), *mask, "{}: run {i}", id(&d));
+        }
+    }
+}
+
+#[test]
+fn layers_of_one_random_stream_are_not_recorded() {
+    for d in recording() {
+        let layer = || Dropout::new(&InitContext::new(&d, 3), 0.5).unwrap();
+        let (a, b) = (layer(), layer());
+        let x = Tensor::ones(&d, DType::F32, &[64]).unwrap();
+        let mut both =
+            trefoil_nn::capture(&d, |io: &[Tensor]| Ok(vec![a.forward(&io[0])?, b.forward(&io[0])?]));
+        for i in 0..5 {
+            let out = both.run(std::slice::from_ref(&x)).unwrap();
+            let [a, b] = [&out[0], &out[1]].map(|t| t.to_vec::<f32>().unwrap());
+            assert_eq!(a, b, "{}: run {i}: both stand at the same place", id(&d));
+        }
+        assert!(both.status().plain.as_ref().is_some_and(|why| why.contains("seed")), "{:?}", both.status());
+    }
+}
+
+#[test]
+fn steps_that_need_the_host_stay_plain_and_say_why() {
+    for d in recording() {
+        let x = Tensor::ones(&d, DType::F32, &[8]).unwrap();
+        let mut reads = trefoil_nn::capture(&d, |io: &[Tensor]| {
+            let y = io[0].mul_scalar(2.0)?;
+            assert_eq!(y.item_sum(), 16.0);
+            Ok(vec![y])
+        });
+        let kept = RefCell::new(None);
+        let mut keeps = trefoil_nn::capture(&d, |io: &[Tensor]| {
+            let before = kept.borrow_mut().take();
+            let state = match before {
+                Some(s) => io[0].add(&s)?,
+                None => io[0].clone(),
+            };
+            let state = state.mul_scalar(0.5)?;
+            *kept.borrow_mut() = Some(state.clone());
+            Ok(vec![state.add_scalar(1.0)?])
+        });
+        let mut uploads = trefoil_nn::capture(&d, |io: &[Tensor]| {
+            Ok(vec![io[0].add(&Tensor::from_slice(io[0].device(), &[3f32], &[1])?)?])
+        });
+        let mut last = 0.0;
+        for i in 0..8 {
+            assert_eq!(reads.run(std::slice::from_ref(&x)).unwrap()[0].to_vec::<f32>().unwrap(), [2.0; 8]);
+            assert_eq!(uploads.run(std::slice::from_ref(&x)).unwrap()[0].to_vec::<f32>().unwrap(), [4.0; 8]);
+            last = (last + 1.0) * 0.5;
+            let want = last + 1.0;
+            assert_eq!(
+                keeps.run(std::slice::from_ref(&x)).unwrap()[0].to_vec::<f32>().unwrap(),
+                [want; 8],
+                "step {i}"
+            );
+        }
+        let why = |s: &CaptureStatus| s.plain.clone().unwrap_or_default();
+        assert!(why(reads.status()).contains("waits for the device"), "{}", why(reads.status()));
+        assert!(why(uploads.status()).contains("copies from the host"), "{}", why(uploads.status()));
+        assert!(why(keeps.status()).contains("kept beyond it"), "{}", why(keeps.status()));
+    }
+}
+
+trait ItemSum {
+    fn item_sum(&self) -> f32;
+}
+
+impl ItemSum for Tensor {
+    fn item_sum(&self) -> f32 {
+        self.to_vec::<f32>().unwrap().iter().sum()
+    }
+}
+
+/// Steps whose optimizer is part of the recording. The state at the end, and the number of graphs.
+fn whole_steps(d: &Device, rule: OptimRule, scaled: bool, capture: bool) -> (State, CaptureStatus) {
+    let model = network(d);
+    let (_, frozen) = &model.named_parameters()[1];
+    let optimizer = Optimizer::new(&model, rule, 0.02).unwrap();
+    let optimizer =
+        if scaled { optimizer.loss_scaling(LossScale::new().interval(3), 256.0).unwrap() } else { optimizer };
+    let optimizer = RefCell::new(optimizer);
+    // A parameter that got no gradient in the first steps counts apart.
+    frozen.set_requires_grad(false);
+    let step = |io: &[Tensor]| {
+        let mut o = optimizer.borrow_mut();
+        o.zero_grad()?;
+        let loss = CrossEntropyLoss::default().forward(&model.forward(&io[0])?, &io[1])?;
+        o.backward(&loss)?;
+        o.clip_grad_norm(0.5, 2.0)?;
+        o.step()?;
+        Ok(vec![loss])
+    };
+    let mut recorded = trefoil_nn::capture(d, step);
+    for i in 0..14 {
+        optimizer.borrow_mut().set_lr(0.02 / (i + 1) as f64).unwrap();
+        if i == 2 {
+            frozen.set_requires_grad(true);
+            recorded = trefoil_nn::capture(d, step);
+        }
+        let (x, y) = batch(d, 16, i);
+        match capture {
+            true => drop(recorded.run(&[x, y]).unwrap()),
+            false => drop(step(&[x, y]).unwrap()),
+        }
+    }
+    assert_eq!(optimizer.borrow().steps(), 14);
+    (state(&model, &optimizer.borrow()), recorded.status().clone())
+}
+
+#[test]
+fn whole_steps_of_every_kind_of_rule_are_recorded() {
+    let rules = [
+        OptimRule::Momentum { mu: 0.9, damp: 0.0, wd: 0.01, nesterov: true },
+        OptimRule::AdamW { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.01 },
+        OptimRule::Nadam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0, psi: Some(0.004), decoupled: false },
+        OptimRule::RAdam { b1: 0.9, b2: 0.99, eps: 1e-8, wd: 0.0, decoupled: false },
+        OptimRule::Lamb {
+            b1: 0.9,
+            b2: 0.999,
+            eps: 1e-6,
+            wd: 0.01,
+            bias_correction: true,
+            max_norm: 10.0,
+            adapt: true,
+        },
+        OptimRule::Adan { b1: 0.98, b2: 0.92, b3: 0.99, eps: 1e-8, wd: 0.01 },
+        OptimRule::Adaptive(AdaptiveRule::HypergradientSgd { rate: 1e-3 }),
+        OptimRule::Adaptive(AdaptiveRule::ScheduleFreeAdamW { b: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0 }),
+    ];
+    for d in recording() {
+        for rule in &rules[..steps_on(&d, rules.len(), 5)] {
+            for scaled in [false, true] {
+                let what = format!("{} {rule:?}, scaled: {scaled}", id(&d));
+                let (plain, recorded) =
+                    (whole_steps(&d, *rule, scaled, false), whole_steps(&d, *rule, scaled, true));
+                assert_eq!((recorded.1.graphs, &recorded.1.plain), (1, &None), "{what}");
+                assert_same(&plain.0, &recorded.0, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_an_optimizer_cannot_record_is_refused_and_done_plainly() {
+    for d in recording() {
+        let model = network(&d);
+        let optimizer = RefCell::new(Optimizer::adam(&model, 0.01).and_then(|o| o.ema(0.9)).unwrap());
+        let (x, y) = batch(&d, 16, 1);
+        let mut step = trefoil_nn::capture(&d, |io: &[Tensor]| {
+            optimizer.borrow().zero_grad()?;
+            let loss = CrossEntropyLoss::default().forward(&model.forward(&io[0])?, &io[1])?;
+            loss.backward()?;
+            optimizer.borrow_mut().step()?;
+            Ok(vec![loss])
+        });
+        for _ in 0..5 {
+            step.run(&[x.clone(), y.clone()]).unwrap();
+        }
+        assert_eq!(optimizer.borrow().steps(), 5, "every step was made once");
+        let why = step.status().plain.clone().unwrap_or_default();
+        assert!(why.contains("Optimizer::step cannot be recorded"), "{why}");
+    }
+}
+
+#[test]
+fn what_a_model_depends_on_is_not_replayed_when_it_changes() {
+    for d in recording() {
+        let run = |capture: bool| {
+            let model = network(&d);
+            let optimizer = Optimizer::momentum(&model, 0.05, 0.9).unwrap();
+            let objective = Objective::Classify(CrossEntropyLoss::default());
+            let mut t = Trainer::new(&model, optimizer, objective, &d, options(capture)).unwrap();
+            for i in 0..24 {
+                if i == 8 {
+                    model.eval();
+                }
+                if i == 12 {
+                    model.train();
+                }
+                if i == 14 || i == 20 {
+                    let (_, first) = &model.named_parameters()[0];
+                    first.set_requires_grad(i == 20);
+                }
+                let (x, y) = batch(&d, 16, i);
+                t.step(&x, &y).unwrap();
+            }
+            (state(&model, t.optimizer()), t.capture_status())
+        };
+        let (plain, recorded) = (run(false), run(true));
+        assert_same(&plain.0, &recorded.0, &format!("{}", id(&d)));
+        assert!(recorded.1.graphs >= 2, "{:?}", recorded.1);
+    }
+}
+
+#[test]
+fn a_recording_inside_a_recording_is_an_error() {
+    for d in recording() {
+        let x = Tensor::ones(&d, DType::F32, &[4]).unwrap();
+        let refused = d.capture_calls(&mut || d.capture_calls(&mut || Ok(())).map(drop));
+        assert!(matches!(refused, Err(GpuError::Capture { op: "capture_calls", .. })), "{refused:?}");
+        assert_eq!(x.to_vec::<f32>().unwrap(), [1.0; 4]);
+    }
+}

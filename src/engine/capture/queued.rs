@@ -1,0 +1,136 @@
+//! What a recording holds of the calls of a driver.
+
+use crate::driver::{
+    Arg, BlasProblem, Driver, LaunchConfig, RawFunction, RawMem, RawStream, VendorAttentionProblem,
+    VendorConvProblem,
+};
+use crate::error::{GpuError, Result};
+
+/// Memory and an offset in bytes.
+type Place = (RawMem, u64);
+
+/// A [`BlasProblem`] with its operands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueuedBlas {
+    pub(crate) problem: BlasProblem,
+    pub(crate) alpha: f64,
+    pub(crate) beta: f64,
+    /// A, B, C and D.
+    pub(crate) matrices: [Place; 4],
+    pub(crate) bias: Option<Place>,
+    pub(crate) workspace: Option<(RawMem, u64, usize)>,
+}
+
+/// A [`VendorConvProblem`] with its operands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueuedConv {
+    pub(crate) problem: VendorConvProblem,
+    /// x, w and y.
+    pub(crate) tensors: [Place; 3],
+    pub(crate) workspace: Option<(RawMem, u64, usize)>,
+}
+
+/// A [`VendorAttentionProblem`] with its operands.
+#[derive(Debug, Clone)]
+pub(crate) struct QueuedAttention {
+    pub(crate) problem: VendorAttentionProblem,
+    pub(crate) scale: f32,
+    /// In the order of [`VendorAttention::run`](crate::driver::VendorAttention::run).
+    pub(crate) tensors: Vec<Place>,
+    pub(crate) workspace: Option<(RawMem, u64, usize)>,
+}
+
+/// An [`Arg`] that owns its bytes.
+#[derive(Debug)]
+pub(super) enum Value {
+    Plain(Arg<'static>),
+    Struct(Box<[u8]>),
+}
+
+impl Value {
+    pub(super) fn of(arg: &Arg<'_>) -> Value {
+        Value::Plain(match *arg {
+            Arg::Struct(bytes) => return Value::Struct(bytes.into()),
+            Arg::Mem(m) => Arg::Mem(m),
+            Arg::I32(x) => Arg::I32(x),
+            Arg::U32(x) => Arg::U32(x),
+            Arg::I64(x) => Arg::I64(x),
+            Arg::F32(x) => Arg::F32(x),
+            Arg::F64(x) => Arg::F64(x),
+        })
+    }
+
+    fn arg(&self) -> Arg<'_> {
+        match self {
+            Value::Plain(arg) => *arg,
+            Value::Struct(bytes) => Arg::Struct(bytes),
+        }
+    }
+}
+
+/// A call of the driver, with everything that it takes.
+#[derive(Debug)]
+pub(super) enum Queued {
+    Launch { f: RawFunction, name: Box<str>, config: LaunchConfig, args: Vec<Value> },
+    Copy { from: Place, to: Place, bytes: usize },
+    Blas(Box<QueuedBlas>),
+    Conv(Box<QueuedConv>),
+    Attention(Box<QueuedAttention>),
+}
+
+impl Queued {
+    /// What failed, for messages.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Queued::Launch { name, .. } => name,
+            Queued::Copy { .. } => "copy",
+            Queued::Blas(_) => "a product of the vendor's library",
+            Queued::Conv(_) => "a convolution of the vendor's library",
+            Queued::Attention(_) => "attention of the vendor's library",
+        }
+    }
+
+    /// Makes the call on a stream. `list` is room for the arguments.
+    ///
+    /// # Safety
+    /// The stream is of this driver and alive, and so is the memory that the call uses, of the sizes that the call was recorded with.
+    pub(super) unsafe fn make<'a>(
+        &'a self,
+        driver: &dyn Driver,
+        s: RawStream,
+        list: &mut Vec<Arg<'a>>,
+    ) -> Result<()> {
+        match self {
+            Queued::Launch { f, config, args, .. } => {
+                list.clear();
+                list.extend(args.iter().map(Value::arg));
+                // SAFETY: the arguments were those of the kernel when the launch was recorded; the rest is the caller's promise.
+                unsafe { driver.launch(s, *f, config, list) }
+            }
+            Queued::Copy { from, to, bytes } => {
+                // SAFETY: the ranges were shown to be apart; the rest is the caller's promise.
+                unsafe { driver.copy(s, *from, *to, *bytes) }
+            }
+            Queued::Blas(q) => {
+                let lib = driver.vendor_blas().ok_or_else(|| gone("gemm"))?;
+                let [a, b, c, d] = q.matrices;
+                // SAFETY: the operands fitted the problem when the call was recorded, the workspace has the size that the library asked for.
+                unsafe { lib.gemm(s, &q.problem, q.alpha, q.beta, a, b, c, d, q.bias, q.workspace) }
+            }
+            Queued::Conv(q) => {
+                let lib = driver.vendor_conv().map_err(|_| gone("conv"))?;
+                // SAFETY: as above.
+                unsafe { lib.run(s, &q.problem, q.tensors, q.workspace) }
+            }
+            Queued::Attention(q) => {
+                let lib = driver.vendor_attention().map_err(|_| gone("attention"))?;
+                // SAFETY: as above.
+                unsafe { lib.run(s, &q.problem, q.scale, &q.tensors, q.workspace) }
+            }
+        }
+    }
+}
+
+fn gone(call: &'static str) -> GpuError {
+    GpuError::driver(call, 0, "the library that was recorded is not there any more")
+}
