@@ -7,7 +7,7 @@ use trefoil::ops::activation::Activation;
 use trefoil::ops::core::CoreOps;
 use trefoil::ops::optimizer::{AdaptiveRule, LossScale, OptimRule};
 use trefoil_nn::data::{Dataset, ResidentSource, Targets};
-use trefoil_nn::layers::{BatchNormalization, Dense, Dropout, GaussianNoise, Sequential};
+use trefoil_nn::layers::{BatchNormalization, Dense, Dropout, GaussianNoise, Residual, Sequential};
 use trefoil_nn::optim::Schedule;
 use trefoil_nn::trainer::{Clip, Objective, TrainOptions};
 use trefoil_nn::{
@@ -31,7 +31,7 @@ fn network(d: &Device) -> Sequential {
     Sequential::new()
         .push(Dense::new(&cx, IN, 32).unwrap().activation(Activation::Gelu))
         .push(Dropout::new(&cx, 0.25).unwrap())
-        .push(Dense::new(&cx, 32, 32).unwrap())
+        .push(Residual::new(Sequential::new().push(Dense::new(&cx, 32, 32).unwrap())))
         .push(BatchNormalization::new(&cx, 32).unwrap())
         .push(GaussianNoise::new(&cx, 0.1).unwrap())
         .push(Dropout::new(&cx, 0.1).unwrap())

@@ -59,7 +59,7 @@ impl Storage {
     /// Notes that the contents were changed in place.
     pub(crate) fn touch(self: &Arc<Self>) {
         self.version.fetch_add(1, Ordering::Relaxed);
-        note(|n| n.touched.push(self.clone()));
+        note(|n| n.touched.push(Arc::downgrade(self)));
     }
 
     /// Claims the storage for an arena that lives as long as `token`; false if a living arena has it.
@@ -82,7 +82,8 @@ impl Storage {
 #[derive(Default)]
 pub(crate) struct Notes {
     made: Vec<Weak<Storage>>,
-    touched: Vec<Arc<Storage>>,
+    /// Weak, so that taking notes keeps nothing alive.
+    touched: Vec<Weak<Storage>>,
 }
 
 thread_local! {
@@ -125,7 +126,7 @@ impl Notes {
     /// The storages that were changed and live on, once each.
     pub(crate) fn touched(self) -> Vec<Arc<Storage>> {
         let made: Vec<_> = self.made.iter().map(Weak::as_ptr).collect();
-        let mut all = self.touched;
+        let mut all: Vec<_> = self.touched.iter().filter_map(Weak::upgrade).collect();
         all.sort_unstable_by_key(|s| Arc::as_ptr(s) as usize);
         all.dedup_by_key(|s| Arc::as_ptr(s) as usize);
         all.retain(|s| !made.contains(&Arc::as_ptr(s)));
