@@ -91,11 +91,15 @@ fn launches(units: u32, cluster: u32, is_cpu: bool) -> BTreeSet<String> {
     launched
 }
 
+/// Kernels that prepare operands of a vendor's library alone.
+const BESIDE_LIBRARIES: &[&str] = &["gemm_repitch"];
+
 /// Which kernels an operation launches depends on the size of the device, so a large and a small one are asked.
 #[test]
 fn every_kernel_is_launched_by_a_benchmark() {
     let mut launched = launches(132, 8, false);
     launched.append(&mut launches(2, 1, true));
-    let missing: Vec<_> = all_kernels().map(|k| k.entry).filter(|e| !launched.contains(*e)).collect();
+    let expected = all_kernels().map(|k| k.entry).filter(|e| !BESIDE_LIBRARIES.contains(e));
+    let missing: Vec<_> = expected.filter(|e| !launched.contains(*e)).collect();
     assert!(missing.is_empty(), "kernels without a benchmark: {missing:?}");
 }

@@ -210,7 +210,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         Convolution { k: 64, n: 64, sides, ..Convolution::square(cx, 64, 56) }.forward(cx, dt)
     }),
     problem("conv", "3x3_512x7_one_image", F32_BF16, |cx, dt| {
-        let c = cx.pick(40, 40, 512);
+        let c = cx.pick(40, 72, 512);
         Convolution { n: 1, c, k: c, ..Convolution::square(cx, 512, 7) }.forward(cx, dt)
     }),
     problem("conv", "7x7_stride2_3x224", F32, |cx, dt| {

@@ -625,6 +625,7 @@ const CASES: &str = r#"[
 {"id": "edge_softmax", "op": "edge_softmax", "nodes": 20, "edges": 60, "heads": 4},
 {"id": "gat", "op": "gat_layer", "nodes": 20, "edges": 60, "dim": 8, "heads": 4},
 {"id": "spiral", "op": "spiral_conv", "n": 2, "v": 15, "c": 3, "k": 4, "s": 5},
+{"id": "additions", "op": "additions", "n": 100, "launches": 4},
 {"id": "mlp", "op": "train_mlp", "batch": 4, "in": 5, "hidden": [6, 7], "out": 3}
 ]"#;
 

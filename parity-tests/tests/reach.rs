@@ -36,6 +36,8 @@ const ABSENT: &[&str] = &[
     // A sort wants all elements, not the first few.
     "sort:select",
     // Libraries of NVIDIA's.
+    "attention:cudnn",
+    "attention_bwd:cudnn",
     "conv:cudnn",
     "conv_bwd:cudnn",
     "conv_transpose:cudnn",
@@ -44,6 +46,9 @@ const ABSENT: &[&str] = &[
     "gemm_bwd:cublaslt",
     "gemm_grouped:cublaslt",
 ];
+
+/// Kernels that prepare operands of a vendor's library alone. A test of the engine has them.
+const BESIDE_LIBRARIES: &[&str] = &["gemm_repitch"];
 
 /// A device that records what is launched.
 struct Device {
@@ -113,7 +118,8 @@ fn random_cases_reach_every_kernel_and_every_variant() {
             }
         }
     }
-    let missing = rare(all_kernels().map(|k| k.entry.to_string()), &kernels);
+    let expected = all_kernels().filter(|k| !BESIDE_LIBRARIES.contains(&k.entry));
+    let missing = rare(expected.map(|k| k.entry.to_string()), &kernels);
     assert!(missing.is_empty(), "kernels that fewer than {ENOUGH} random cases launch: {missing:?}");
     let known = devices.iter().flat_map(|d| {
         let choices = trefoil::ops::all_ops().map(|op| d.engine.explain(op.name).unwrap());

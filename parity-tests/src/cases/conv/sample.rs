@@ -21,11 +21,11 @@ impl Drawn {
         let mut list =
             |least: usize, count: usize| (0..axes).map(|_| least + s.below(count)).collect::<Vec<_>>();
         let (kernel, stride, pad, dilation) = (list(1, 3), list(1, 3), list(0, 3), list(1, 2));
-        let edge = [1, 2, 3, 5, 17, 33];
+        let edge = [1, 2, 3, 5, 17, 33, 70, 130];
         let (groups, cig, cog, n) = if s.small {
             (1 + s.below(2), 1 + s.below(2), 1 + s.below(2), 1 + s.below(2))
         } else {
-            (1 + s.below(3), edge[s.below(6)], edge[s.below(6)], [0, 1, 2, 3][s.below(4)])
+            (1 + s.below(3), edge[s.below(6)], edge[s.below(8)], [0, 1, 2, 3][s.below(4)])
         };
         Drawn { axes, groups, cig, cog, n, kernel, stride, pad, dilation }
     }
