@@ -160,7 +160,7 @@ impl Tensor {
     }
 
     /// Regions of x [N, C, H, W] as `size` [h, w] bins each, the means of bilinear samples: `boxes` [K, 4] (x1, y1, x2, y2) of this tensor's
-    /// dtype, `images` (i32 or i64 [K]) the image of each `->` [K, C, h, w]. A box that is not finite gives NaN. The input receives the
+    /// dtype, `images` (i32 or i64 `[K]`) the image of each `->` [K, C, h, w]. A box that is not finite gives NaN. The input receives the
     /// gradient; the boxes have none. Source `torchvision.ops.roi_align`, whose `sampling_ratio` of -1 is 0 here. Errors: `Invalid` for shapes
     /// and dtypes that do not fit, bins or samples beyond 2^15 and 2^22 along an axis, a scale that is not positive; an image out of range is
     /// reported when the device is next waited for.
