@@ -171,6 +171,21 @@ impl Layout {
         Ok(Layout { shape: dims, strides, offset: 0 })
     }
 
+    /// Layout of [N, C, S..] whose channels lie side by side and nothing has gaps: row-major in the order [N, S.., C]. PyTorch's
+    /// `torch.channels_last` and `channels_last_3d`. Errors: [`LayoutError::Axis`] for less than two axes.
+    pub fn channels_last(shape: &[usize]) -> Result<Self> {
+        let rank = shape.len();
+        if rank < 2 {
+            return Err(LayoutError::Axis { axis: 1, rank });
+        }
+        let mut sizes = Dims::ranked(shape)?;
+        sizes.v[1..rank].rotate_left(1);
+        let mut layout = Layout::contiguous(&sizes)?;
+        layout.shape.v[1..rank].rotate_right(1);
+        layout.strides.v[1..rank].rotate_right(1);
+        Ok(layout)
+    }
+
     /// Layout with explicit strides and offset.
     pub fn strided(shape: &[usize], strides: &[usize], offset: usize) -> Result<Self> {
         if shape.len() != strides.len() {
@@ -235,6 +250,21 @@ impl Layout {
             }
         }
         true
+    }
+
+    /// Whether the elements lie as [`channels_last`](Layout::channels_last) says (axes of size 1 may have any stride). Where there is one
+    /// channel, or one element per channel, a layout can be this and [contiguous](Layout::is_contiguous).
+    pub fn is_channels_last(&self) -> bool {
+        self.rank() >= 2 && self.channels_as_columns().is_ok_and(|l| l.is_contiguous())
+    }
+
+    /// [N, C, S..] as [N, S.., C].
+    pub(crate) fn channels_as_columns(&self) -> Result<Self> {
+        self.check_axis(1)?;
+        let (mut out, rank) = (*self, self.rank());
+        out.shape.v[1..rank].rotate_left(1);
+        out.strides.v[1..rank].rotate_left(1);
+        Ok(out)
     }
 
     /// Half-open range of buffer elements that the layout can touch; empty for a layout without elements.
@@ -504,6 +534,21 @@ mod tests {
         let b = Layout::contiguous(&[1, 4]).unwrap().broadcast_to(&[3, 4]).unwrap();
         assert_eq!(offsets(&b.reshape(&[3, 2, 2]).unwrap()), offsets(&b));
         assert_eq!(b.reshape(&[12]), Err(LayoutError::Reshape));
+    }
+
+    #[test]
+    fn channels_lie_side_by_side() {
+        let l = Layout::channels_last(&[2, 3, 4, 5]).unwrap();
+        assert_eq!((l.shape(), l.strides()), (&[2, 3, 4, 5][..], &[60, 1, 15, 3][..]));
+        assert!(l.is_channels_last() && !l.is_contiguous() && !l.may_overlap());
+        let rows = Layout::contiguous(&[2, 3, 4, 5]).unwrap();
+        assert!(rows.is_contiguous() && !rows.is_channels_last());
+        for both in [&[2, 3, 1, 1][..], &[2, 1, 4, 5], &[2, 3]] {
+            let l = Layout::channels_last(both).unwrap();
+            assert!(l.is_channels_last() && l.is_contiguous(), "{both:?}");
+        }
+        assert!(!l.slice(3, 0, 4, 1).unwrap().is_channels_last());
+        assert_eq!(Layout::channels_last(&[3]), Err(LayoutError::Axis { axis: 1, rank: 1 }));
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Case {
     }
 
     /// Whether the field is there and true.
-    pub(crate) fn flag(&self, key: &str) -> bool {
+    pub fn flag(&self, key: &str) -> bool {
         self.fields.get(key).and_then(Value::as_bool).unwrap_or(false)
     }
 

@@ -3,12 +3,12 @@
 use trefoil::ops::activation::Activation;
 use trefoil::ops::conv::{CausalConvBwd, CausalConvIo, Conv, ConvBwd, ConvIo, DeformConvBwd, DeformConvIo};
 use trefoil::ops::gemm::Precision;
-use trefoil::{DType, Result};
+use trefoil::{Buffer, DType, Layout, LayoutError, Result, View, ViewMut};
 
 use crate::case::{Case, CaseError, Operation, both};
 use crate::{Context, F32, F32_BF16, Prepared, Problem, bytes, flops, prepared, problem};
 
-/// A convolution with the same window, stride, padding and dilation on every axis. Tensors are channels first.
+/// A convolution with the same window, stride, padding and dilation on every axis.
 #[derive(Clone)]
 struct Convolution {
     n: usize,
@@ -27,6 +27,8 @@ struct Convolution {
     precision: Precision,
     bias: bool,
     act: Activation,
+    /// Whether tensors are channels last; else they are contiguous.
+    last: bool,
 }
 
 /// Elements of a shape.
@@ -52,6 +54,7 @@ impl Convolution {
             precision: Precision::Ieee,
             bias: true,
             act: Activation::Identity,
+            last: false,
         }
     }
 
@@ -87,6 +90,7 @@ impl Convolution {
             precision: c.precision(),
             bias: false,
             act: Activation::Identity,
+            last: c.flag("channels_last"),
         };
         match conv.sides.iter().position(|&side| conv.out(side).is_none()) {
             Some(axis) => Err(c.unexpected(axes[axis], "a side that leaves an output")),
@@ -122,6 +126,21 @@ impl Convolution {
         ]
     }
 
+    /// The layout of a tensor's elements in a buffer.
+    fn layout(&self, shape: &[usize]) -> Result<Layout, LayoutError> {
+        if self.last { Layout::channels_last(shape) } else { Layout::contiguous(shape) }
+    }
+
+    /// A tensor's elements.
+    fn view<'a>(&self, buffer: &'a Buffer, shape: &[usize]) -> Result<View<'a>> {
+        buffer.view().map("tensor", |_| self.layout(shape))
+    }
+
+    /// A tensor's elements, to be written.
+    fn view_mut<'a>(&self, buffer: &'a mut Buffer, shape: &[usize]) -> Result<ViewMut<'a>> {
+        buffer.view_mut().map("tensor", |_| self.layout(shape))
+    }
+
     /// Bytes of the three tensors, and operations of one of the three products.
     fn work(&self, dt: DType) -> [usize; 2] {
         let [x, w, y] = self.shapes();
@@ -138,7 +157,8 @@ impl Convolution {
         let bias = if self.bias { Some(cx.normal(dt, self.k)?) } else { None };
         let mut y = cx.empty(dt, count(&ys))?;
         prepared(moved, ops, move |g, i| {
-            let mut io = ConvIo::new(x.at(i).shaped(&xs)?, w.at(i).shaped(&ws)?, y.shaped_mut(&ys)?);
+            let mut io =
+                ConvIo::new(self.view(x.at(i), &xs)?, self.view(w.at(i), &ws)?, self.view_mut(&mut y, &ys)?);
             io.bias = bias.as_ref().map(|b| b.view());
             if self.transposed { g.conv_transpose(&p, io) } else { g.conv(&p, io) }
         })
@@ -153,10 +173,10 @@ impl Convolution {
         let (mut dx, mut dw) = (cx.empty(dt, count(&xs))?, cx.empty(dt, count(&ws))?);
         let times = want_dx as usize + want_dw as usize;
         prepared(times * moved, times * ops, move |g, i| {
-            let mut io = ConvBwd::new(dy.at(i).shaped(&ys)?);
-            (io.x, io.w) = (Some(x.at(i).shaped(&xs)?), Some(w.at(i).shaped(&ws)?));
-            io.dx = if want_dx { Some(dx.shaped_mut(&xs)?.into()) } else { None };
-            io.dw = if want_dw { Some(dw.shaped_mut(&ws)?.into()) } else { None };
+            let mut io = ConvBwd::new(self.view(dy.at(i), &ys)?);
+            (io.x, io.w) = (Some(self.view(x.at(i), &xs)?), Some(self.view(w.at(i), &ws)?));
+            io.dx = if want_dx { Some(self.view_mut(&mut dx, &xs)?.into()) } else { None };
+            io.dw = if want_dw { Some(self.view_mut(&mut dw, &ws)?.into()) } else { None };
             if self.transposed { g.conv_transpose_bwd(&p, io) } else { g.conv_bwd(&p, io) }
         })
     }
@@ -196,6 +216,9 @@ fn causal(cx: &Context<'_>) -> [usize; 3] {
 
 pub(super) const PROBLEMS: &[Problem] = &[
     problem("conv", "3x3_256x14", F32_BF16, |cx, dt| Convolution::square(cx, 256, 14).forward(cx, dt)),
+    problem("conv", "3x3_256x14_channels_last", F32_BF16, |cx, dt| {
+        Convolution { last: true, ..Convolution::square(cx, 256, 14) }.forward(cx, dt)
+    }),
     problem("conv", "3x3_64x56", F32, |cx, dt| Convolution::square(cx, 64, 56).forward(cx, dt)),
     problem("conv", "3x3_192x28_relu", F32, |cx, dt| {
         let (k, act) = (cx.pick(4, 40, 192), Activation::Relu);

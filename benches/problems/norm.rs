@@ -74,6 +74,11 @@ fn batch_norm(cx: &Context<'_>, dt: DType, s: [usize; 3]) -> Result<Prepared> {
     })
 }
 
+/// Channels-last images of 28 x 28 as [N * S, C, 1].
+fn rows_of_channels(cx: &Context<'_>) -> [usize; 3] {
+    [cx.pick(64, 512, 64 * 28 * 28), cx.pick(16, 32, 512), 1]
+}
+
 /// All gradients of [`batch_norm`].
 fn batch_norm_bwd(cx: &Context<'_>, dt: DType, s: [usize; 3]) -> Result<Prepared> {
     let (c, n) = (s[1], s.iter().product::<usize>());
@@ -212,6 +217,10 @@ pub(super) const PROBLEMS: &[Problem] = &[
     }),
     problem("batch_norm", "training", F32, |cx, dt| batch_norm(cx, dt, images(cx))),
     problem("batch_norm_bwd", "training", F32, |cx, dt| batch_norm_bwd(cx, dt, images(cx))),
+    problem("batch_norm", "channels_last", F32_BF16, |cx, dt| batch_norm(cx, dt, rows_of_channels(cx))),
+    problem("batch_norm_bwd", "channels_last", F32_BF16, |cx, dt| {
+        batch_norm_bwd(cx, dt, rows_of_channels(cx))
+    }),
     problem("batch_norm", "training_relu", F32_BF16, |cx, dt| {
         let [n, c, s] = images(cx);
         let (x, mut y) = (cx.normal(dt, n * c * s)?, cx.empty(dt, n * c * s)?);

@@ -72,7 +72,7 @@ mod train;
 
 pub use self::core::error::{At, NnError, Result};
 pub use self::core::host_tensor::HostTensor;
-pub use self::core::tensor::{Device, Operand, Tensor};
+pub use self::core::tensor::{Device, MemoryFormat, Operand, Tensor};
 pub use self::core::{autograd, limits};
 pub use self::functional::{
     BatchNormStats, ConvLstmParams, Graph, Groups, HeatOperator, LaplacianWeights, LinearCrossEntropyLoss,

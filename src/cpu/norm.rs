@@ -346,6 +346,7 @@ impl NormOps for CpuBackend {
     }
 
     fn batch_norm(&self, p: &BatchNorm, io: BatchNormFwd<'_>) -> Result<()> {
+        let io = io.channels_as_columns()?;
         let (o, [n, c, s]) = check_batch_norm(p, &io)?;
         self.count();
         let at = Places::Channels { n, c, s };
@@ -450,6 +451,7 @@ impl NormBackwardOps for CpuBackend {
     }
 
     fn batch_norm_bwd(&self, p: &BatchNorm, io: BatchNormBwd<'_>) -> Result<()> {
+        let io = io.channels_as_columns()?;
         let (o, [n, c, s]) = check_batch_norm_bwd(p, &io)?;
         self.count();
         let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);

@@ -33,6 +33,15 @@ impl ConvTensor {
         (0..4).rev().for_each(|a| strides[a] = strides[a + 1] * extents[a + 1]);
         ConvTensor { extents, strides }
     }
+
+    /// A tensor whose channels lie side by side, without gaps.
+    pub(crate) fn channels_last(extents: [usize; 5]) -> Self {
+        let mut strides = [extents[1]; 5];
+        (2..4).rev().for_each(|a| strides[a] = strides[a + 1] * extents[a + 1]);
+        strides[0] = strides[2] * extents[2];
+        strides[1] = 1;
+        ConvTensor { extents, strides }
+    }
 }
 
 /// One convolution, or one of its gradients, for a vendor library. Windows are not flipped; what lies outside x counts as 0. There are as many groups

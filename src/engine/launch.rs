@@ -356,8 +356,22 @@ pub(crate) struct Merged<const N: usize> {
 impl<const N: usize> Merged<N> {
     /// All layouts have the same shape.
     pub(crate) fn new(layouts: [&Layout; N]) -> Self {
+        Merged::of_axes(layouts, 0..layouts[0].rank())
+    }
+
+    /// As [`new`](Merged::new) for operations that may take the elements in any order: in that in which those of operand `k` lie.
+    pub(crate) fn in_order_of(k: usize, layouts: [&Layout; N]) -> Self {
+        let mut axes: Vec<usize> = (0..layouts[k].rank()).collect();
+        if !layouts[k].is_contiguous() {
+            axes.sort_by_key(|&a| std::cmp::Reverse(layouts[k].strides()[a]));
+        }
+        Merged::of_axes(layouts, axes)
+    }
+
+    fn of_axes(layouts: [&Layout; N], axes: impl IntoIterator<Item = usize>) -> Self {
         let mut m = Merged { shape: vec![], strides: [const { vec![] }; N] };
-        for (axis, &n) in layouts[0].shape().iter().enumerate() {
+        for axis in axes {
+            let n = layouts[0].shape()[axis];
             if n == 1 {
                 continue;
             }
@@ -402,6 +416,12 @@ mod tests {
         let m = Merged::new([&y, &b]);
         assert_eq!(m.shape, [12, 5]);
         assert_eq!(m.strides, [vec![5, 1], vec![0, 1]]);
+        let last = Layout::channels_last(&[2, 3, 4, 5]).unwrap();
+        let m = Merged::in_order_of(1, [&last, &last]);
+        assert!(m.is_flat(0) && m.is_flat(1));
+        let channel = Layout::contiguous(&[3, 1, 1]).unwrap().broadcast_to(&[2, 3, 4, 5]).unwrap();
+        let m = Merged::in_order_of(0, [&last, &channel]);
+        assert_eq!((m.shape, m.strides), (vec![40, 3], [vec![3, 1], vec![0, 1]]));
     }
 
     #[test]

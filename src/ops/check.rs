@@ -41,6 +41,15 @@ pub(crate) fn contiguous(op: &'static str, arg: &'static str, v: &View<'_>) -> R
     Err(GpuError::invalid(op, arg, "a contiguous view", got))
 }
 
+/// `v` lies row-major without gaps, or with its channels last: [N, C, S..] in the order [N, S.., C].
+pub(crate) fn dense_channels(op: &'static str, arg: &'static str, v: &View<'_>) -> Result<()> {
+    if v.is_contiguous() || v.layout().is_channels_last() {
+        return Ok(());
+    }
+    let got = format!("shape {:?} strides {:?}", v.shape(), v.layout().strides());
+    Err(GpuError::invalid(op, arg, "a contiguous or channels-last view", got))
+}
+
 /// A layout that was asked for through `arg`; `Invalid` with the reason where there is none.
 pub(crate) fn layout(
     op: &'static str,

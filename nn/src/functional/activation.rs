@@ -32,7 +32,7 @@ impl Tensor {
         if act == Activation::Identity {
             return Ok(self.clone());
         }
-        let y = self.like(self.shape())?;
+        let y = Tensor::result_of(&[self], self.dtype(), self.shape())?;
         self.device().activation(act, self.operand().view()?, y.operand().view_mut()?)?;
         let saved = if act.reads_output() { y.clone() } else { self.detach() };
         Ok(y.record("activation", &[self], || {
@@ -41,7 +41,7 @@ impl Tensor {
                 if cx.create_graph() {
                     return activation_twice(cx, act, &saved);
                 }
-                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let Some(dx) = cx.target_like_input(0)? else { return Ok(()) };
                 let (dy, s) = (cx.dy()?, saved.get(cx)?.operand());
                 Ok(dy.device().activation_bwd(act, dy.operand().view()?, act.saved(s.view()?), dx.out()?)?)
             }

@@ -5,7 +5,7 @@ use trefoil::ops::conv::{CausalConvBwd, CausalConvIo, Conv, ConvBwd, ConvIo, Def
 
 use crate::core::autograd::{BackwardCtx, Saved, compose, grad_enabled, out};
 use crate::core::error::{Result, invalid};
-use crate::core::tensor::{Tensor, same_device, same_dtype};
+use crate::core::tensor::{MemoryFormat, Tensor, same_device, same_dtype};
 use crate::functional::derivatives::conv::Bilinear;
 use crate::functional::gemm::fuses;
 use crate::functional::operand::{Inputs, Placed, operand, save, saved, view, view_mut, whole};
@@ -52,7 +52,8 @@ fn taps(kernel: &[usize]) -> usize {
 
 impl Tensor {
     /// Convolution over one to three spatial axes (kernels are not flipped): x [N, Ci, S], weight [Co, Ci/groups, K], bias `[Co]`, then
-    /// `p.act`, in one kernel where the convolution can apply it. Oracle `F.conv1d`, `F.conv2d`, `F.conv3d`.
+    /// `p.act`, in one kernel where the convolution can apply it. Channels last where x or the weight is. Oracle `F.conv1d`, `F.conv2d`,
+    /// `F.conv3d`.
     ///
     /// Errors: `Invalid` for ranks, dtypes, groups that do not divide the channels, windows larger than the padded input.
     pub fn conv(&self, weight: &Tensor, bias: Option<&Tensor>, p: &Conv) -> Result<Tensor> {
@@ -102,13 +103,18 @@ impl Tensor {
             Way::Forward => (first, p.output_size(spatial, k)?),
             Way::Transposed => (second.saturating_mul(p.groups), p.transpose_output_size(spatial, k)?),
         };
-        let (x, w, bias) = (self.contiguous()?, weight.contiguous()?, whole(bias)?);
+        // As in PyTorch, either of the two decides.
+        let format = match self.memory_format() {
+            MemoryFormat::Contiguous => weight.memory_format(),
+            last => last,
+        };
+        let (x, w, bias) = (self.in_format(format)?, weight.in_format(format)?, whole(bias)?);
         let bias = bias.as_ref();
-        let y = self.like(&[&[n, co], &*size].concat())?;
+        let y = self.empty_in(format, self.dtype(), &[&[n, co], &*size].concat())?;
         let tracked = grad_enabled()
             && (x.requires_grad() || w.requires_grad() || bias.is_some_and(Tensor::requires_grad));
         let needs_z = tracked && p.act != Activation::Identity && !p.act.reads_output();
-        let z = if needs_z { Some(self.like(y.shape())?) } else { None };
+        let z = if needs_z { Some(self.empty_in(format, self.dtype(), y.shape())?) } else { None };
         let (xo, wo, yo) = (x.operand(), w.operand(), y.operand());
         let (bo, zo) = (bias.map(Tensor::operand), z.as_ref().map(Tensor::operand));
         let mut io = ConvIo::new(xo.view()?, wo.view()?, yo.view_mut()?);
@@ -147,8 +153,8 @@ impl Tensor {
                         Ok(vec![y.activation(p.act)?])
                     });
                 }
-                let (dx, dw, db) = (cx.target(0)?, cx.target(1)?, cx.target(2)?);
-                let dy = cx.dy()?.contiguous()?;
+                let (dx, dw, db) = (cx.target_like_input(0)?, cx.target_like_input(1)?, cx.target(2)?);
+                let dy = cx.dy()?.in_format(format)?;
                 let (x, w) = (x.get(cx)?.operand(), w.get(cx)?.operand());
                 let saved = match &saved {
                     Some(s) => Some(s.get(cx)?.operand()),

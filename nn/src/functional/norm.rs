@@ -296,12 +296,13 @@ impl Tensor {
             r.check(OP, self)?;
         }
         let channels = self.shape().get(1).copied().unwrap_or(0);
-        let (x, residual) = (self.contiguous()?, whole(residual)?);
+        let format = self.memory_format();
+        let (x, residual) = (self.in_format(format)?, residual.map(|r| r.in_format(format)).transpose()?);
         let (weight, bias) = (whole(weight)?, whole(bias)?);
         let mut inputs = Inputs::default();
         inputs.push(Some(&x));
         let [ir, iw, ib] = [&residual, &weight, &bias].map(|t| inputs.push(t.as_ref()));
-        let y = self.like(self.shape())?;
+        let y = self.empty_in(format, self.dtype(), self.shape())?;
         let tracked = inputs.tracked();
         let stat = || match tracked {
             true => Tensor::empty(self.device(), self.dtype().accumulator(), &[channels]).map(Some),
@@ -360,9 +361,9 @@ impl Tensor {
                         Ok(vec![derivatives::batch(&p, &t[0], given, parts[0], parts[1], parts[2])?])
                     });
                 }
-                let (dx, dw, db) = (cx.target(0)?, cx.target(iw)?, cx.target(ib)?);
-                let dr = cx.target(ir)?;
-                let dy = cx.dy()?.contiguous()?;
+                let (dx, dw, db) = (cx.target_like_input(0)?, cx.target(iw)?, cx.target(ib)?);
+                let dr = cx.target_like_input(ir)?;
+                let dy = cx.dy()?.in_format(format)?;
                 let (Some(mean), Some(rstd)) = (saved(cx, &mean)?, saved(cx, &rstd)?) else { return Ok(()) };
                 let (x, y) = (x.get(cx)?.operand(), saved(cx, &y)?);
                 let (weight, bias, dyo) = (saved(cx, &weight)?, saved(cx, &bias)?, dy.operand());

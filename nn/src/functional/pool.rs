@@ -83,7 +83,7 @@ impl Tensor {
         let io = index.as_ref().map(Tensor::operand);
         let into = io.as_ref().map(|i| i.view_mut()).transpose()?;
         self.device().max_pool(windows, x.operand().view()?, y.operand().view_mut()?, into)?;
-        let Some(index) = index else { return Ok((y, None)) };
+        let Some(index) = index else { return Ok((y.in_format(self.memory_format())?, None)) };
         let y = y.record("max_pool", &[self], || {
             let index = Saved::new(&index);
             let full = x.shape().to_vec();
@@ -101,7 +101,7 @@ impl Tensor {
                 Ok(dy.device().max_pool_bwd(windows, dy.operand().view()?, index.view()?, dx.out()?)?)
             }
         });
-        Ok((y, Some(index)))
+        Ok((y.in_format(self.memory_format())?, Some(index)))
     }
 
     /// Means of windows, [N, C, spatial..] -> [N, C, windows..]. Oracle `F.avg_pool1d`, `2d`, `3d`. Errors: `Invalid` for windows that do
@@ -120,7 +120,7 @@ impl Tensor {
         let x = self.contiguous()?;
         let y = self.like(shape)?;
         self.device().avg_pool(windows, x.operand().view()?, y.operand().view_mut()?)?;
-        Ok(y.record("avg_pool", &[self], || {
+        let y = y.record("avg_pool", &[self], || {
             let (full, size) = (self.shape().to_vec(), shape.to_vec());
             move |cx: &mut BackwardCtx<'_>| {
                 if cx.create_graph() {
@@ -137,7 +137,8 @@ impl Tensor {
                 let dy = cx.dy()?.contiguous()?;
                 Ok(dy.device().avg_pool_bwd(windows, dy.operand().view()?, dx.out()?)?)
             }
-        }))
+        });
+        y.in_format(self.memory_format())
     }
 
     /// Mean of each plane, [N, C, spatial..] -> [N, C]. Errors: `Invalid` for rank or empty planes.

@@ -154,7 +154,7 @@ impl Tensor {
         let cell = capture::cell(self.device(), &rng)?;
         let drawn = capture::moved(rng, &cell)?;
         self.device().dropout(p, drawn, x.operand().view()?, y.operand().view_mut()?, None)?;
-        Ok(y.record("dropout", &[self], || {
+        let y = y.record("dropout", &[self], || {
             move |cx: &mut BackwardCtx<'_>| {
                 if cx.create_graph() {
                     let dx = dropped(&cx.dy()?, p, rng)?;
@@ -166,7 +166,8 @@ impl Tensor {
                 let mask = DropoutMask::Regenerate(capture::moved(rng, &cell)?);
                 Ok(dy.device().dropout_bwd(p, mask, dy.operand().view()?, dx.out()?)?)
             }
-        }))
+        });
+        y.in_format(self.memory_format())
     }
 
     /// residual + dropout(x + bias): the bias `[F]` along the last axis is added to this tensor `[.., F]`, each element kept with

@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use trefoil::ops::shape::{PadMode, Triangle};
-use trefoil::{DType, Layout, LayoutError};
+use trefoil::{DType, Layout, LayoutError, View};
 
 use crate::core::autograd::{BackwardCtx, linear_map};
 use crate::core::error::{NnError, Result, invalid};
-use crate::core::tensor::{Device, Tensor, axes, axis, contiguous, same_device};
+use crate::core::tensor::{Device, MemoryFormat, Tensor, axes, axis, contiguous, same_device};
 
 /// The layout of a part from that of the whole.
 type PartMap = dyn Fn(&Layout) -> std::result::Result<Layout, LayoutError> + Send + Sync;
@@ -399,10 +399,23 @@ impl Tensor {
             }
             shape[at] += p.shape()[at];
         }
-        let y = first.like(&shape)?;
+        let last = parts.iter().all(|p| p.memory_format() == MemoryFormat::ChannelsLast);
+        let format = if last { MemoryFormat::ChannelsLast } else { MemoryFormat::Contiguous };
+        let y = first.empty_in(format, first.dtype(), &shape)?;
         let ops: Vec<_> = parts.iter().map(|p| p.operand()).collect();
         let views = ops.iter().map(|o| o.view()).collect::<Result<Vec<_>>>()?;
-        first.device().concat(at, &views, y.operand().view_mut()?)?;
+        let to = y.operand();
+        if last {
+            // As contiguous tensors [N, S.., C].
+            let order: Vec<usize> = (0..shape.len()).filter(|&a| a != 1).chain([1]).collect();
+            let place = order.iter().position(|&a| a == at).unwrap_or(at);
+            let turned: std::result::Result<Vec<View<'_>>, _> =
+                views.iter().map(|v| v.map("parts", |l| l.permute(&order))).collect();
+            let views = turned?;
+            first.device().concat(place, &views, to.view_mut()?.map("y", |l| l.permute(&order))?)?;
+        } else {
+            first.device().concat(at, &views, to.view_mut()?)?;
+        }
         let sizes: Vec<usize> = parts.iter().map(|p| p.shape()[at]).collect();
         Ok(y.record("concat", parts, || {
             move |cx: &mut BackwardCtx<'_>| {

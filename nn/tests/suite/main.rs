@@ -59,6 +59,7 @@ mod loom_network;
 mod losses;
 mod losses_networks;
 mod losses_sets_and_pairs;
+mod memory_format;
 mod mesh;
 mod metrics;
 mod model;

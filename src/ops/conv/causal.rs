@@ -45,14 +45,14 @@ pub(crate) fn check_causal_conv1d(act: Activation, io: &CausalConvIo<'_>) -> Res
     let dtype = io.x.dtype();
     let read =
         [("x", Some(&io.x)), ("w", Some(&io.w)), ("bias", io.bias.as_ref()), ("state", io.state.as_ref())];
-    operands(OP, dtype, &read)?;
+    operands(OP, dtype, &read, check::contiguous)?;
     let s = shape(OP, io.x.shape(), io.w.shape())?;
     fused_act(OP, act)?;
     io.bias.as_ref().map_or(Ok(()), |v| check::shape(OP, "bias", v, &[s.c]))?;
     let before = [s.n, s.c, s.k - 1];
     io.state.as_ref().map_or(Ok(()), |v| check::shape(OP, "state", v, &before))?;
     check::shape(OP, "y", &io.y.as_view(), io.x.shape())?;
-    outputs(OP, dtype, &[("y", Some(&io.y))], &read)?;
+    outputs(OP, dtype, &[("y", Some(&io.y))], &read, check::contiguous)?;
     if let Some(out) = &io.new_state {
         let v = out.as_view();
         check::shape(OP, "new_state", &v, &before)?;
@@ -62,7 +62,7 @@ pub(crate) fn check_causal_conv1d(act: Activation, io: &CausalConvIo<'_>) -> Res
         let y = io.y.as_view();
         let others =
             [read[0], read[1], read[2], ("state", io.state.as_ref().filter(|_| !same)), ("y", Some(&y))];
-        outputs(OP, dtype, &[("new_state", Some(out))], &others)?;
+        outputs(OP, dtype, &[("new_state", Some(out))], &others, check::contiguous)?;
     }
     Ok(s)
 }
@@ -78,7 +78,7 @@ pub(crate) fn check_causal_conv1d_bwd(act: Activation, io: &CausalConvBwd<'_>) -
         ("bias", io.bias.as_ref()),
         ("state", io.state.as_ref()),
     ];
-    operands(OP, dtype, &read)?;
+    operands(OP, dtype, &read, check::contiguous)?;
     let s = shape(OP, io.x.shape(), io.w.shape())?;
     fused_act(OP, act)?;
     check::shape(OP, "dy", &io.dy, io.x.shape())?;
@@ -89,6 +89,6 @@ pub(crate) fn check_causal_conv1d_bwd(act: Activation, io: &CausalConvBwd<'_>) -
     for ((arg, g), want) in outs.iter().zip(wants) {
         g.as_ref().map_or(Ok(()), |g| check::shape(OP, arg, &g.out.as_view(), want))?;
     }
-    outputs(OP, dtype, &outs.map(|(a, g)| (a, g.as_ref().map(|g| &g.out))), &read)?;
+    outputs(OP, dtype, &outs.map(|(a, g)| (a, g.as_ref().map(|g| &g.out))), &read, check::contiguous)?;
     Ok(s)
 }

@@ -66,10 +66,10 @@ pub(crate) fn check_deform_conv(p: &Conv, io: &DeformConvIo<'_>) -> Result<Defor
         ("mask", io.mask.as_ref()),
         ("bias", io.bias.as_ref()),
     ];
-    operands(OP, dtype, &read)?;
+    operands(OP, dtype, &read, check::contiguous)?;
     let s = shape(OP, p, &io.x, &io.w, ("y", io.y.shape()), &io.offset, io.mask.as_ref())?;
     io.bias.as_ref().map_or(Ok(()), |v| check::shape(OP, "bias", v, &[s.conv.co]))?;
-    outputs(OP, dtype, &[("y", Some(&io.y))], &read)?;
+    outputs(OP, dtype, &[("y", Some(&io.y))], &read, check::contiguous)?;
     Ok(s)
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn check_deform_conv_bwd(p: &Conv, io: &DeformConvBwd<'_>) -> Result<
         ("offset", Some(&io.offset)),
         ("mask", io.mask.as_ref()),
     ];
-    operands(OP, dtype, &read)?;
+    operands(OP, dtype, &read, check::contiguous)?;
     let s = shape(OP, p, &io.x, &io.w, ("dy", io.dy.shape()), &io.offset, io.mask.as_ref())?;
     if io.dmask.is_some() && io.mask.is_none() {
         return Err(GpuError::invalid(OP, "mask", "the mask whose gradient is asked for", "none"));
@@ -102,6 +102,6 @@ pub(crate) fn check_deform_conv_bwd(p: &Conv, io: &DeformConvBwd<'_>) -> Result<
     }
     io.dbias.as_ref().map_or(Ok(()), |g| check::shape(OP, "dbias", &g.out.as_view(), &[s.conv.co]))?;
     let [dx, dw, doffset, dmask] = outs.map(|(a, g, _)| (a, g.as_ref().map(|g| &g.out)));
-    outputs(OP, dtype, &[dx, dw, doffset, dmask, ("dbias", io.dbias.as_ref().map(|g| &g.out))], &read)?;
+    outputs(OP, dtype, &[dx, dw, doffset, dmask, ("dbias", io.dbias.as_ref().map(|g| &g.out))], &read, check::contiguous)?;
     Ok(s)
 }

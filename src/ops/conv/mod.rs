@@ -164,7 +164,8 @@ impl Default for Conv {
 }
 
 io_struct! {
-    /// Operands of [`ConvOps::conv`] and [`ConvOps::conv_transpose`]. All contiguous and of one floating dtype; S stands for 1 to 3 axes.
+    /// Operands of [`ConvOps::conv`] and [`ConvOps::conv_transpose`]. All of one floating dtype; S stands for 1 to 3 axes. Each is contiguous
+    /// or [channels last](crate::Layout::channels_last); matrix cores are at their fastest where all are channels last.
     #[derive(Debug)]
     pub struct ConvIo<'a> {
         /// [N, Ci, S].
@@ -185,7 +186,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`ConvOps::conv_bwd`] and [`ConvOps::conv_transpose_bwd`].
+    /// Operands of [`ConvOps::conv_bwd`] and [`ConvOps::conv_transpose_bwd`]. Layouts as for [`ConvIo`].
     #[derive(Debug)]
     pub struct ConvBwd<'a> {
         /// Upstream gradient, the forward output's shape.
@@ -567,33 +568,38 @@ fn shape_of(
     }
 }
 
-/// Inputs, named: contiguous and of one floating dtype.
+/// A check of a view's layout.
+type LayoutCheck = fn(&'static str, &'static str, &View<'_>) -> Result<()>;
+
+/// Inputs, named: of one floating dtype and of a layout that passes a check.
 pub(crate) fn operands(
     op: &'static str,
     dtype: DType,
     all: &[(&'static str, Option<&View<'_>>)],
+    layout: LayoutCheck,
 ) -> Result<()> {
     for (arg, v) in all.iter().filter_map(|(a, v)| v.map(|v| (a, v))) {
         check::float(op, arg, v)?;
         check::dtype(op, arg, v, dtype)?;
-        check::contiguous(op, arg, v)?;
+        layout(op, arg, v)?;
     }
     Ok(())
 }
 
-/// Outputs, named: contiguous, of this dtype, apart from the inputs and from each other.
+/// Outputs, named: of this dtype and of a layout that passes a check, apart from the inputs and from each other.
 pub(crate) fn outputs(
     op: &'static str,
     dtype: DType,
     outs: &[(&'static str, Option<&ViewMut<'_>>)],
     read: &[(&'static str, Option<&View<'_>>)],
+    layout: LayoutCheck,
 ) -> Result<()> {
     let outs: Vec<_> = outs.iter().filter_map(|(a, v)| v.map(|v| (*a, v))).collect();
     let mut taken: Vec<_> = read.iter().filter_map(|(a, v)| v.map(|v| (*a, *v))).collect();
     for (arg, out) in outs {
         let v = out.as_view();
         check::dtype(op, arg, &v, dtype)?;
-        check::contiguous(op, arg, &v)?;
+        layout(op, arg, &v)?;
         check::separate_output(op, arg, out, &taken)?;
         taken.push((arg, v));
     }
@@ -633,7 +639,7 @@ pub(crate) fn check_conv(op: &'static str, way: Direction, p: &Conv, io: &ConvIo
         ("scale", io.scale.as_ref()),
         ("residual", io.residual.as_ref()),
     ];
-    operands(op, dtype, &read)?;
+    operands(op, dtype, &read, check::dense_channels)?;
     let shape = way.shape(op, p, ("x", io.x.shape()), io.w.shape(), ("y", y.shape()))?;
     fused_act(op, p.act)?;
     for (arg, v) in [("bias", &io.bias), ("scale", &io.scale)] {
@@ -641,7 +647,7 @@ pub(crate) fn check_conv(op: &'static str, way: Direction, p: &Conv, io: &ConvIo
     }
     io.residual.as_ref().map_or(Ok(()), |v| check::shape(op, "residual", v, y.shape()))?;
     io.z.as_ref().map_or(Ok(()), |z| check::shape(op, "z", &z.as_view(), y.shape()))?;
-    outputs(op, dtype, &[("y", Some(&io.y)), ("z", io.z.as_ref())], &read)?;
+    outputs(op, dtype, &[("y", Some(&io.y)), ("z", io.z.as_ref())], &read, check::dense_channels)?;
     Ok(shape)
 }
 
@@ -655,7 +661,7 @@ pub(crate) fn check_conv_bwd(
     let dtype = io.dy.dtype();
     let read =
         [("dy", Some(&io.dy)), ("x", io.x.as_ref()), ("w", io.w.as_ref()), ("saved", io.saved.as_ref())];
-    operands(op, dtype, &read)?;
+    operands(op, dtype, &read, check::dense_channels)?;
     rank(op, "dy", io.dy.shape())?;
     let missing = |arg, of| Err(GpuError::invalid(op, arg, format!("what {of} is made from"), "none"));
     if io.dx.is_some() && io.w.is_none() {
@@ -687,7 +693,7 @@ pub(crate) fn check_conv_bwd(
         check::shape(op, "dresidual", &g.out.as_view(), io.dy.shape())?;
     }
     let outs = [("dx", &io.dx), ("dw", &io.dw), ("dbias", &io.dbias), ("dresidual", &io.dresidual)];
-    outputs(op, dtype, &outs.map(|(a, g)| (a, g.as_ref().map(|g| &g.out))), &read)?;
+    outputs(op, dtype, &outs.map(|(a, g)| (a, g.as_ref().map(|g| &g.out))), &read, check::dense_channels)?;
     // Nothing to compute from them.
     Ok(shape.filter(|_| io.dx.is_some() || io.dw.is_some()))
 }
@@ -704,7 +710,7 @@ pub(crate) fn check_columns(
     let axes = rank(op, "x", x.shape())?;
     let to_x = op == "col2im";
     let (read, written) = if to_x { (("col", col), "x") } else { (("x", x), "col") };
-    operands(op, read.1.dtype(), &[(read.0, Some(read.1))])?;
+    operands(op, read.1.dtype(), &[(read.0, Some(read.1))], check::contiguous)?;
     if kernel.len() != axes {
         return Err(GpuError::invalid(op, "kernel", format!("{axes} sizes"), format!("{kernel:?}")));
     }
@@ -718,6 +724,6 @@ pub(crate) fn check_columns(
     };
     let want = [n, rows, windows];
     check::shape(op, "col", col, &want)?;
-    outputs(op, read.1.dtype(), &[(written, Some(out))], &[(read.0, Some(read.1))])?;
+    outputs(op, read.1.dtype(), &[(written, Some(out))], &[(read.0, Some(read.1))], check::contiguous)?;
     Ok(shape_of(n, 1, c, c, axes, &win, [&x.shape()[2..], &count, kernel]))
 }

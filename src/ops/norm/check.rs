@@ -4,6 +4,7 @@ use crate::ops::norm::*;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
+use crate::layout::{Layout, LayoutError};
 use crate::ops::check;
 use crate::ops::activation::Activation;
 use crate::ops::gemm::fused_act;
@@ -252,6 +253,68 @@ pub(crate) fn check_group_norm_bwd<'a>(
     o.grad("dgamma", io.dgamma.as_ref(), &[c], dt)?;
     o.grad("dbeta", io.dbeta.as_ref(), &[c], dt)?;
     Ok((o, [n, c, s]))
+}
+
+/// Whether x is channels last and not contiguous: batch norm then works on the matrix [N * S, C].
+fn is_rows_of_channels(x: &View<'_>) -> bool {
+    x.shape().len() > 2 && !x.is_contiguous() && x.layout().is_channels_last()
+}
+
+/// A channels-last layout as that of the matrix [N * S, C].
+fn as_rows(l: &Layout) -> std::result::Result<Layout, LayoutError> {
+    let c = l.shape()[1];
+    l.channels_as_columns()?.reshape(&[l.numel().checked_div(c).unwrap_or(0), c])
+}
+
+/// An operand as the matrix [N * S, C]. Errors: `Invalid` unless it has x's shape and is channels last.
+fn rows_of<'a>(op: &'static str, arg: &'static str, v: View<'a>, x: &View<'_>) -> Result<View<'a>> {
+    check::shape(op, arg, &v, x.shape())?;
+    if v.layout().is_channels_last() {
+        return v.map(arg, as_rows);
+    }
+    let got = format!("shape {:?} strides {:?}", v.shape(), v.layout().strides());
+    Err(GpuError::invalid(op, arg, "a channels-last view, as x is", got))
+}
+
+/// [`rows_of`] for what is written.
+fn rows_of_mut<'a>(op: &'static str, arg: &'static str, v: ViewMut<'a>, x: &View<'_>) -> Result<ViewMut<'a>> {
+    rows_of(op, arg, v.as_view(), x)?;
+    v.map(arg, as_rows)
+}
+
+impl<'a> BatchNormFwd<'a> {
+    /// Channels-last operands as matrices [N * S, C]; others as they are.
+    pub(crate) fn channels_as_columns(mut self) -> Result<Self> {
+        const OP: &str = "batch_norm";
+        let x = self.x;
+        if !is_rows_of_channels(&x) {
+            return Ok(self);
+        }
+        self.residual = self.residual.map(|r| rows_of(OP, "residual", r, &x)).transpose()?;
+        self.y = rows_of_mut(OP, "y", self.y, &x)?;
+        self.x = rows_of(OP, "x", x, &x)?;
+        Ok(self)
+    }
+}
+
+impl<'a> BatchNormBwd<'a> {
+    /// As [`BatchNormFwd::channels_as_columns`].
+    pub(crate) fn channels_as_columns(mut self) -> Result<Self> {
+        const OP: &str = "batch_norm_bwd";
+        let x = self.x;
+        if !is_rows_of_channels(&x) {
+            return Ok(self);
+        }
+        let read = |arg, v: Option<View<'a>>| v.map(|v| rows_of(OP, arg, v, &x)).transpose();
+        let written = |arg, g: Option<GradMut<'a>>| -> Result<_> {
+            g.map(|g| Ok(rows_of_mut(OP, arg, g.out, &x)?.grad(g.accumulate))).transpose()
+        };
+        self.dy = rows_of(OP, "dy", self.dy, &x)?;
+        (self.residual, self.y) = (read("residual", self.residual)?, read("y", self.y)?);
+        (self.dx, self.dresidual) = (written("dx", self.dx)?, written("dresidual", self.dresidual)?);
+        self.x = rows_of(OP, "x", x, &x)?;
+        Ok(self)
+    }
 }
 
 /// Checks of [`NormOps::batch_norm`]; operands, N, C and the product of the inner axes.

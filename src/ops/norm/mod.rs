@@ -315,7 +315,7 @@ io_struct! {
     /// Operands of [`NormOps::batch_norm`].
     #[derive(Debug)]
     pub struct BatchNormFwd<'a> {
-        /// Input [N, C] or [N, C, S...], contiguous.
+        /// Input [N, C] or [N, C, S...], contiguous or channels last.
         pub x: View<'a>,
         /// Added to the normalised x before the activation, x's shape.
         pub residual: Option<View<'a>>,
@@ -368,7 +368,7 @@ io_struct! {
 }
 
 op_family! {
-    /// Normalization over batches, rows, groups and instances. Operands are contiguous floats of one dtype; statistics are f32 (f64 for f64 data), found in
+    /// Normalization over batches, rows, groups and instances. Operands are floats of one dtype, contiguous (but see `batch_norm`); statistics are f32 (f64 for f64 data), found in
     /// two passes or combined after Chan et al., never as a difference of squares. Variances are divided by the count; running ones by the count less one.
     /// Activations: those of fused matrix products. Outputs share no memory with inputs. Deterministic: parameter gradients are summed in two stages.
     /// Errors: shapes, dtypes, eps not above 0, another activation.
@@ -382,7 +382,8 @@ op_family! {
         /// The same over each channel of each sample. With given running statistics it is [`NormOps::batch_norm`] with [`BatchStats::Given`].
         /// Oracle `F.instance_norm`. Errors: one value per instance.
         fn instance_norm(&self, p: &InstanceNorm, io: GroupNormFwd<'_>) -> Result<()>;
-        /// y = act((x - mean) * rstd * gamma + beta + residual) per channel. Oracle `F.batch_norm`. Errors: one value per channel in training.
+        /// y = act((x - mean) * rstd * gamma + beta + residual) per channel. x, residual and y, and in the gradient dy, dx and dresidual, are all
+        /// contiguous or all [channels last](crate::Layout::channels_last). Oracle `F.batch_norm`. Errors: one value per channel in training.
         fn batch_norm(&self, p: &BatchNorm, io: BatchNormFwd<'_>) -> Result<()>;
         /// y = x / max(r, eps) with the Euclidean norm r along `axis`. Oracle `F.normalize`. Errors: axis out of range, eps below 0.
         fn l2_normalize(&self, axis: usize, eps: f64, x: View<'_>, y: ViewMut<'_>) -> Result<()>;

@@ -129,6 +129,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/norm/aligned.c",
     "common/norm/backward.c",
     "common/norm/backward_aligned.c",
+    "common/norm/channels_last.c",
     "common/norm/l2.c",
     "common/norm/norm.c",
     "common/norm/norm.h",

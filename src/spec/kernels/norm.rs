@@ -314,6 +314,90 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `norm_apply_channels`.
+    NormApplyChannelsArgs {
+        x: In("gk_t"),
+        r: In("gk_t"),
+        gamma: In("gk_t"),
+        beta: In("gk_t"),
+        mean: In("gk_f"),
+        rstd: In("gk_f"),
+        y: Out("gk_t"),
+        n: I64,
+        items: I32,
+        tx: I32,
+        chunk: I64,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_bwd_sums_channels`.
+    NormBwdSumsChannelsArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        gamma: In("gk_t"),
+        beta: In("gk_t"),
+        y: In("gk_t"),
+        r: In("gk_t"),
+        mean: In("gk_f"),
+        rstd: In("gk_f"),
+        part: Out("gk_f"),
+        n: I64,
+        items: I32,
+        tx: I32,
+        chunk: I64,
+        second: I64,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_bwd_join_channels`.
+    NormBwdJoinChannelsArgs {
+        part: In("gk_f"),
+        gamma: In("gk_t"),
+        coef: Out("gk_f"),
+        dgamma: Out("gk_t"),
+        dbeta: Out("gk_t"),
+        chunks: I32,
+        channels: I32,
+        tx: I32,
+        n: Real,
+        accumulate_gamma: I32,
+        accumulate_beta: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_bwd_apply_channels`.
+    NormBwdApplyChannelsArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        gamma: In("gk_t"),
+        beta: In("gk_t"),
+        y: In("gk_t"),
+        r: In("gk_t"),
+        mean: In("gk_f"),
+        rstd: In("gk_f"),
+        coef: In("gk_f"),
+        dx: Out("gk_t"),
+        dr: Out("gk_t"),
+        n: I64,
+        items: I32,
+        tx: I32,
+        chunk: I64,
+        alone: I32,
+        act: I32,
+        p: Real,
+        accumulate: I32,
+        accumulate_r: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `l2_registers`.
     L2RegistersArgs {
         dy: In("gk_t"),
@@ -535,6 +619,10 @@ kernel_table! {
     NORM_BWD_SETS: NormBwdSetsArgs = "norm/backward_aligned.c" "norm_bwd_sets" [(FLOATS64, EPILOGUES)];
     NORM_BWD_PARTIAL_ALIGNED: NormBwdPartialAlignedArgs = "norm/backward_aligned.c" "norm_bwd_partial_aligned" [(FLOATS64, EPILOGUES)];
     NORM_BWD_APPLY_ALIGNED: NormBwdApplyAlignedArgs = "norm/backward_aligned.c" "norm_bwd_apply_aligned" [(FLOATS64, EPILOGUES)];
+    NORM_APPLY_CHANNELS: NormApplyChannelsArgs = "norm/channels_last.c" "norm_apply_channels" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_SUMS_CHANNELS: NormBwdSumsChannelsArgs = "norm/channels_last.c" "norm_bwd_sums_channels" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_JOIN_CHANNELS: NormBwdJoinChannelsArgs = "norm/channels_last.c" "norm_bwd_join_channels" [(FLOATS64, EPILOGUES)];
+    NORM_BWD_APPLY_CHANNELS: NormBwdApplyChannelsArgs = "norm/channels_last.c" "norm_bwd_apply_channels" [(FLOATS64, EPILOGUES)];
     L2_REGISTERS: L2RegistersArgs = "norm/l2.c" "l2_registers" [(FLOATS64, &[])];
     L2_ROWS: L2RowsArgs = "norm/l2.c" "l2_rows" [(FLOATS64, &[])];
     L2_BWD_ROWS: L2BwdRowsArgs = "norm/l2.c" "l2_bwd_rows" [(FLOATS64, &[])];

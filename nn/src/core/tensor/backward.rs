@@ -8,7 +8,7 @@ use trefoil::GradMut;
 use trefoil::ops::elementwise::Binary;
 
 use super::graph::{Edge, Node, Slot, lock};
-use super::{Operand, Tensor};
+use super::{MemoryFormat, Operand, Tensor};
 use crate::core::error::{NnError, Result, invalid};
 
 /// A tensor kept for the backward pass, without its graph. Notices when the memory was overwritten since.
@@ -205,10 +205,20 @@ impl<'a> BackwardCtx<'a> {
         f(&mut slots[e.index])
     }
 
-    /// Memory for the gradient of input `index`, or `None` if it does not require one. Every element must be written (see
+    /// Contiguous memory for the gradient of input `index`, or `None` if it does not require one. Every element must be written (see
     /// [`GradTarget::accumulate`]). Errors: [`NnError::NotTwiceDifferentiable`] in a pass that [creates a
     /// graph](BackwardCtx::create_graph), which does not see what is written into memory.
     pub fn target(&mut self, index: usize) -> Result<Option<GradTarget>> {
+        self.target_in(index, MemoryFormat::Contiguous)
+    }
+
+    /// As [`target`](BackwardCtx::target), in the memory format that the input has.
+    pub(crate) fn target_like_input(&mut self, index: usize) -> Result<Option<GradTarget>> {
+        let format = self.edge(index).map_or(MemoryFormat::Contiguous, |e| e.node.outputs[e.index].format());
+        self.target_in(index, format)
+    }
+
+    fn target_in(&mut self, index: usize, format: MemoryFormat) -> Result<Option<GradTarget>> {
         let Some(e) = self.edge(index) else { return Ok(None) };
         self.first_order_only()?;
         // The same tensor as two inputs: operands of one call must not overlap, so the second gets memory of its own.
@@ -217,8 +227,10 @@ impl<'a> BackwardCtx<'a> {
         if !repeated {
             let ready = self.with_slot(&e, |slot| {
                 let Some(s) = slot else { return Ok(None) };
-                if !s.is_own() {
-                    let copy = s.grad.like(s.grad.shape())?;
+                // Memory of an optimizer stays where and as it is.
+                let kept = s.cleared.is_some() || format.describes(s.grad.layout());
+                if !(s.is_own() && kept) {
+                    let copy = s.grad.empty_in(format, s.grad.dtype(), s.grad.shape())?;
                     copy.assign(&s.grad)?;
                     *s = Slot { grad: copy, owned: true, cleared: None };
                 }
@@ -231,7 +243,7 @@ impl<'a> BackwardCtx<'a> {
             }
         }
         let m = &e.node.outputs[e.index];
-        let grad = Tensor::empty(&m.device, m.dtype, m.shape())?;
+        let grad = Tensor::empty_on(&m.device, format, m.dtype, m.shape())?;
         self.claims.push(Claim { index, grad: grad.clone() });
         let operand = grad.operand();
         Ok(Some(GradTarget { grad, operand, accumulate: false }))
@@ -293,7 +305,7 @@ impl<'a> BackwardCtx<'a> {
                 Ok(s.grad.device().strided_copy(src.view()?, dst.grad(true)?)?)
             }
             Some(s) => {
-                let sum = grad.like(grad.shape())?;
+                let sum = Tensor::result_of(&[&grad], grad.dtype(), grad.shape())?;
                 let (a, b, y) = (s.grad.operand(), grad.operand(), sum.operand());
                 grad.device().binary(Binary::Add { alpha: 1.0 }, a.view()?, b.view()?, y.view_mut()?)?;
                 *s = Slot { grad: sum, owned: true, cleared: None };

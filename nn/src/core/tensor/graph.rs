@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use trefoil::{DType, Layout};
 
-use super::{BackwardCtx, Device, Tensor};
+use super::{BackwardCtx, Device, MemoryFormat, Tensor};
 use crate::core::error::Result;
 
 /// An output of a node.
@@ -29,6 +29,10 @@ impl Meta {
 
     pub(super) fn shape(&self) -> &[usize] {
         self.layout.shape()
+    }
+
+    pub(super) fn format(&self) -> MemoryFormat {
+        MemoryFormat::of(&self.layout)
     }
 }
 

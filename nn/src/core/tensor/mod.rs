@@ -4,6 +4,7 @@
 //! done with them stands in [`autograd`](crate::autograd).
 
 mod backward;
+mod format;
 mod graph;
 mod storage;
 
@@ -21,6 +22,7 @@ pub(crate) use self::storage::{Storage, Watched};
 
 pub use self::backward::{BackwardCtx, GradTarget};
 pub(crate) use self::backward::{Collected, Saved, out};
+pub use self::format::MemoryFormat;
 pub(crate) use self::graph::{Edge, Meta, Node, Role, Slot, lock};
 
 /// A device handle: a device plus one in-order stream. Tensors work together if they live on clones of one handle; another handle of the
@@ -240,13 +242,13 @@ impl Tensor {
         Operand { buffer, layout: self.inner.layout, base }
     }
 
-    /// Whether this handle alone keeps the memory, all of which it covers in order.
+    /// Whether this handle alone keeps the memory, all of which it covers without gaps.
     pub(crate) fn is_sole(&self) -> bool {
         let s = &self.inner.storage;
         Arc::strong_count(&self.inner) == 1
             && Arc::strong_count(s) == 1
             && Arc::strong_count(&s.place.read().unwrap_or_else(|p| p.into_inner()).buffer) == 1
-            && self.is_contiguous()
+            && self.memory_format().describes(self.layout())
             && s.len == self.numel()
     }
 

@@ -41,7 +41,7 @@ impl Tensor {
     pub fn unary(&self, op: Unary) -> Result<Tensor> {
         let x = self.operand();
         let dtype = if op.is_predicate() { DType::U8 } else { self.dtype() };
-        let y = Tensor::empty(self.device(), dtype, self.shape())?;
+        let y = Tensor::result_of(&[self], dtype, self.shape())?;
         self.device().unary(op, x.view()?, y.operand().view_mut()?)?;
         if !op.is_differentiable() {
             return Ok(y);
@@ -53,7 +53,7 @@ impl Tensor {
                     let dx = derivatives::unary(op, &cx.dy()?, &x.input(cx, 0)?)?;
                     return cx.give_form(0, dx);
                 }
-                let Some(dx) = cx.target(0)? else { return Ok(()) };
+                let Some(dx) = cx.target_like_input(0)? else { return Ok(()) };
                 let (dy, x) = (cx.dy()?.operand(), x.get(cx)?);
                 Ok(x.device().unary_bwd(op, dy.view()?, x.operand().view()?, dx.out()?)?)
             }
@@ -65,7 +65,7 @@ impl Tensor {
         same_device("binary", self, b)?;
         let shape = broadcast("binary", self.shape(), b.shape())?;
         let dtype = if op.is_predicate() { DType::U8 } else { self.dtype() };
-        let y = Tensor::empty(self.device(), dtype, &shape)?;
+        let y = Tensor::result_of(&[self, b], dtype, &shape)?;
         self.device().binary(op, self.operand().view()?, b.operand().view()?, y.operand().view_mut()?)?;
         let constant = |t: &Tensor, differentiable: bool| if differentiable { t.clone() } else { t.detach() };
         let [da, db] = op.differentiable();
@@ -90,8 +90,8 @@ impl Tensor {
                     Binary::Add { .. } | Binary::Sub => [true, false],
                     _ => [false, false],
                 };
-                let da = if copies_a && cx.pass(0, &dy)? { None } else { cx.target(0)? };
-                let db = if copies_b && cx.pass(1, &dy)? { None } else { cx.target(1)? };
+                let da = if copies_a && cx.pass(0, &dy)? { None } else { cx.target_like_input(0)? };
+                let db = if copies_b && cx.pass(1, &dy)? { None } else { cx.target_like_input(1)? };
                 if da.is_none() && db.is_none() {
                     return Ok(());
                 }
@@ -110,7 +110,7 @@ impl Tensor {
         same_device("ternary", self, c)?;
         let ab = broadcast("ternary", self.shape(), b.shape())?;
         let shape = broadcast("ternary", &ab, c.shape())?;
-        let y = Tensor::empty(self.device(), b.dtype(), &shape)?;
+        let y = Tensor::result_of(&[self, b, c], b.dtype(), &shape)?;
         self.device().ternary(
             op,
             self.operand().view()?,
@@ -126,7 +126,8 @@ impl Tensor {
                     let grads = derivatives::ternary(op, &cx.dy()?, x.each_ref())?;
                     return give_all(cx, Some(grads), &x.each_ref());
                 }
-                let (da, db, dc) = (cx.target(0)?, cx.target(1)?, cx.target(2)?);
+                let (da, db, dc) =
+                    (cx.target_like_input(0)?, cx.target_like_input(1)?, cx.target_like_input(2)?);
                 let dy = cx.dy()?;
                 let (a, b, c) = (a.get(cx)?.operand(), b.get(cx)?.operand(), c.get(cx)?.operand());
                 let dyo = dy.operand();

@@ -64,7 +64,7 @@ impl Recorded {
     ///
     /// Errors: what stands in the way of a recording; nothing was run then, and the random streams stand where they did.
     pub(super) fn new(device: &Device, inputs: &[Tensor], step: Step<'_>) -> Result<(Self, usize)> {
-        let fixed = inputs.iter().map(|t| Tensor::empty(device, t.dtype(), t.shape()));
+        let fixed = inputs.iter().map(|t| Tensor::empty_on(device, t.memory_format(), t.dtype(), t.shape()));
         let fixed = fixed.collect::<Result<Vec<_>>>()?;
         let [cells, deltas] = [(); 2].map(|()| Tensor::zeros(device, DType::I64, &[CELLS]));
         let (cells, deltas) = (cells?, deltas?);

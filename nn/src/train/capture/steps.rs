@@ -9,7 +9,7 @@ use super::recorded::{Recorded, Step};
 use crate::core::autograd::grad_enabled;
 use crate::core::error::{NnError, Result};
 use crate::core::hooks;
-use crate::core::tensor::{Device, Tensor, Watched};
+use crate::core::tensor::{Device, MemoryFormat, Tensor, Watched};
 
 /// What is recorded of a step, and why not everything is.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,15 +33,16 @@ impl CaptureStatus {
 /// What must be the same for a graph to serve.
 #[derive(Debug, PartialEq)]
 struct Key {
-    inputs: Vec<(Vec<usize>, DType)>,
+    inputs: Vec<(Vec<usize>, DType, MemoryFormat)>,
     /// What else the step depends on.
     more: u64,
 }
 
 impl Key {
     fn is(&self, more: u64, inputs: &[Tensor]) -> bool {
-        let fits =
-            |((shape, dtype), t): (&(Vec<usize>, DType), &Tensor)| shape == t.shape() && *dtype == t.dtype();
+        let fits = |((shape, dtype, format), t): (&(Vec<usize>, DType, MemoryFormat), &Tensor)| {
+            shape == t.shape() && *dtype == t.dtype() && *format == t.memory_format()
+        };
         self.more == more && self.inputs.len() == inputs.len() && self.inputs.iter().zip(inputs).all(fits)
     }
 }
@@ -131,7 +132,7 @@ impl Steps {
             ));
             return None;
         }
-        let inputs = inputs.iter().map(|t| (t.shape().to_vec(), t.dtype())).collect();
+        let inputs = inputs.iter().map(|t| (t.shape().to_vec(), t.dtype(), t.memory_format())).collect();
         self.known.push((Key { inputs, more }, State::New));
         Some(self.known.len() - 1)
     }

@@ -340,6 +340,7 @@ impl Config {
             evaluate_ema: t.ema.is_some_and(|e| e.evaluate),
             anomaly: t.anomaly.0,
             capture: t.capture,
+            memory_format: t.memory_format,
             run: t.run.clone(),
             settings: self.settings(),
             ..TrainOptions::default()

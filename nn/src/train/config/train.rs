@@ -9,6 +9,7 @@ use trefoil::ops::optimizer::LossScale;
 
 use crate::core::error::{NnError, Result};
 use crate::core::options::{BELOW_ONE, COUNT, Limit, NOT_NEGATIVE, POSITIVE, SHARE, join, read, within};
+use crate::core::tensor::MemoryFormat;
 use crate::train::optim::Optimizer;
 use crate::train::trainer::{Clip, EarlyStopping};
 
@@ -48,6 +49,9 @@ pub struct TrainConfig {
     pub anomaly: Anomaly,
     /// Records passes on the device and replays them (default true); see [`TrainOptions::capture`](crate::trainer::TrainOptions::capture).
     pub capture: bool,
+    /// `contiguous` (default), or `channels_last`, which makes 16-bit and TF32 convolutions on matrix cores faster; see
+    /// [`TrainOptions::memory_format`](crate::trainer::TrainOptions::memory_format).
+    pub memory_format: MemoryFormat,
     /// Run folder.
     pub run: Option<PathBuf>,
 }
@@ -185,6 +189,7 @@ impl Default for TrainConfig {
             loss_scaling: None,
             anomaly: Anomaly(None),
             capture: true,
+            memory_format: MemoryFormat::Contiguous,
             run: None,
         }
     }

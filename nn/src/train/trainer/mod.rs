@@ -227,7 +227,7 @@ impl<'a> Trainer<'a> {
             metrics.iter_mut().try_for_each(|m| m.reset())?;
             for batch in data.epoch(None, self.options.batch_size)? {
                 let b = batch?;
-                let out = self.model.forward(&b.x)?;
+                let out = self.model.forward(&self.in_format(&b.x)?)?;
                 self.check_classes(&out, data, TEST)?;
                 totals.add(&self.loss(&out, &b.y)?, b.len, self.classified(&out, &b.y))?;
                 metrics.iter_mut().try_for_each(|m| m.update(&out, &b.y))?;

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use serde_json::Value;
 
+use crate::core::tensor::MemoryFormat;
 use crate::train::losses::{Criterion, CrossEntropyLoss, MseLoss};
 use crate::train::optim::{Plateau, Schedule};
 
@@ -87,6 +88,8 @@ pub struct TrainOptions {
     /// shape of batches. Where that does not go (on the CPU backend, in anomaly mode, for steps that need the host), the calls are made as ever, and
     /// [`Trainer::capture_status`](super::Trainer::capture_status) says why.
     pub capture: bool,
+    /// Memory format of inputs of 3 to 5 axes, which convolutional networks keep from layer to layer.
+    pub memory_format: MemoryFormat,
     /// Folder for `checkpoint.safetensors`, `best.safetensors`, `metrics.jsonl` and `curves.svg`. One trainer at a time uses it. An earlier
     /// run in it that is not resumed is moved aside (to `name.1`, ..) when the first epoch is saved.
     pub run: Option<PathBuf>,
@@ -115,6 +118,7 @@ impl Default for TrainOptions {
             evaluate_ema: false,
             anomaly: None,
             capture: true,
+            memory_format: MemoryFormat::Contiguous,
             run: None,
             stop: Arc::default(),
             settings: BTreeMap::new(),

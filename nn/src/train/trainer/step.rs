@@ -50,6 +50,14 @@ impl Trainer<'_> {
         Ok(mean)
     }
 
+    /// An input in the memory format that the options ask for.
+    pub(super) fn in_format(&self, x: &Tensor) -> Result<Tensor> {
+        match (3..=5).contains(&x.rank()) {
+            true => x.to_memory_format(self.options.memory_format),
+            false => Ok(x.clone()),
+        }
+    }
+
     pub(super) fn begin_step(&mut self) -> Result<()> {
         let mut lr = self.options.schedule.lr(self.base_lr, self.optimizer.steps());
         if let Some(p) = &self.options.plateau {
@@ -61,6 +69,7 @@ impl Trainer<'_> {
 
     /// Adds `weight` times the gradients of a batch. Returns loss and output, which the next batch may overwrite.
     pub(super) fn accumulate(&mut self, x: &Tensor, y: &Tensor, weight: f64) -> Result<(Tensor, Tensor)> {
+        let x = &self.in_format(x)?;
         if let Some((mut optimizer, stop)) = self.closure.take() {
             let done = self.minimize(&mut optimizer, &stop, x, y);
             self.closure = Some((optimizer, stop));

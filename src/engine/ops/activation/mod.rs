@@ -12,6 +12,7 @@ use crate::engine::geometry::Alignment;
 use crate::engine::launch::{Grid, aligned16, int, long};
 use crate::engine::ops::norm::join_tx;
 use crate::error::Result;
+use crate::layout::Layout;
 use crate::ops::activation::*;
 use crate::ops::core::Choice;
 use crate::ops::shape::ShapeOps;
@@ -35,7 +36,10 @@ impl Engine {
     ) -> Result<View<'a>> {
         let Some(saved) = saved.filter(|_| act != Activation::Identity) else { return Ok(dy) };
         let buffer = room.insert(self.scratch(dy.dtype(), dy.numel())?);
-        let out = buffer.alias_mut().reshape(dy.shape())?;
+        let out = buffer.alias_mut().map("dz", |_| match dy.layout().is_channels_last() {
+            true if !dy.is_contiguous() => Layout::channels_last(dy.shape()),
+            _ => Layout::contiguous(dy.shape()),
+        })?;
         let dz = out.as_view();
         self.activation_bwd(act, dy, act.saved(saved), out.into())?;
         Ok(dz)

@@ -3,6 +3,7 @@
 
 pub(super) mod causal;
 pub(super) mod deformable;
+mod format;
 mod matrix;
 mod plan;
 #[cfg(all(test, feature = "driver-opencl"))]
@@ -10,6 +11,7 @@ mod tests;
 mod vendor;
 pub(super) mod weight;
 
+use self::format::channels_last;
 use self::plan::{COUNT, ConvPlan, ConvProblem, Depthwise, Tile, WeightPlan, WeightProblem};
 use self::vendor::{VendorAnswer, Wanted};
 use crate::buffer::{GradMut, View, ViewMut};
@@ -46,7 +48,13 @@ struct Gathered<'a> {
 impl<'a> Gathered<'a> {
     fn forward(s: ConvShape, back: bool, p: &Conv, io: ConvIo<'a>) -> Self {
         Gathered {
-            p: ConvProblem { s, back, dtype: io.x.dtype(), vendor: Err("the portable kernels are asked") },
+            p: ConvProblem {
+                s,
+                back,
+                dtype: io.x.dtype(),
+                last: false,
+                vendor: Err("the portable kernels are asked"),
+            },
             x: io.x,
             w: io.w,
             scale: io.scale,
@@ -98,6 +106,14 @@ impl DepthwiseArgs {
     }
 }
 
+/// How a weight gradient runs.
+struct WeightWay {
+    plan: WeightPlan,
+    /// Whether its operands are channels last; else they are contiguous.
+    last: bool,
+    vendor: Option<VendorConvProblem>,
+}
+
 /// A library's answer as a plan takes it.
 fn offered(answer: &VendorAnswer) -> std::result::Result<(), &str> {
     answer.as_ref().map(|_| ()).map_err(|why| why.as_ref())
@@ -131,13 +147,20 @@ impl Engine {
         };
         let (back, dtype) = (op == "conv_transpose", DType::F32);
         let pass = if back { ConvPass::Input } else { ConvPass::Forward };
-        let want = Wanted { s, pass, dtype, tf32: false, aligned: true, epilogue: false, own: None };
+        let want =
+            Wanted { s, pass, dtype, tf32: false, aligned: true, last: false, epilogue: false, own: None };
         let vendor = self.conv_vendor(op, &want);
-        self.explain_problem(op, &ConvProblem { s, back, dtype, vendor: offered(&vendor) })
+        self.explain_problem(op, &ConvProblem { s, back, dtype, last: false, vendor: offered(&vendor) })
     }
 
     /// Computes a product whose operands are checked.
     fn gathered(&self, op: &'static str, q: Gathered<'_>) -> Result<()> {
+        let last = channels_last(q.read());
+        self.in_format(q, last, |q| self.gathered_in_format(op, q))
+    }
+
+    /// Computes a product whose operands are all channels last, or all contiguous.
+    fn gathered_in_format(&self, op: &'static str, q: Gathered<'_>) -> Result<()> {
         let vendor = self.conv_vendor(op, &q.wanted());
         let plan = self.plan(op, &ConvProblem { vendor: offered(&vendor), ..q.p })?;
         match (plan, vendor) {
@@ -156,6 +179,8 @@ impl Engine {
     fn gathered_by(&self, op: &'static str, plan: ConvPlan, q: Gathered<'_>) -> Result<()> {
         match plan {
             ConvPlan::Vendor => self.portable_gathered(q),
+            ConvPlan::Pointwise if q.p.last => self.pointwise_channels_last(q),
+            plan if q.p.last => self.in_format(q, false, |q| self.gathered_by(op, plan, q)),
             ConvPlan::Matrix(rows) => self.conv_matrix(&q, rows),
             ConvPlan::Pointwise => self.pointwise(q),
             ConvPlan::Tiles { tile, parts } => self.conv_tiles(&q, tile, parts),
@@ -387,10 +412,11 @@ impl Engine {
         }
         if let (Some(s), Some(g), Some(x), Some(plan)) = (shape, io.dw, io.x, weight_plan) {
             let (x, dy) = if back { (x, dz) } else { (dz, x) };
-            match plan {
-                (_, Some(p)) => self.vendor_weight(op, (&p, &s), [x, dy], g)?,
-                (plan, None) => self.weight_gradient(op, plan, &s, [x, dy], g)?,
-            }
+            self.weight_in_format([x, dy], g, plan.last, |views, g| match (plan.plan, &plan.vendor) {
+                (WeightPlan::Pointwise, _) => self.pointwise_weight(&s, views, g, p.precision),
+                (_, Some(p)) => self.vendor_weight(op, (p, &s), views, g),
+                (own, None) => self.own_weight(op, own, &s, views, g),
+            })?;
         }
         if let Some(g) = io.dbias {
             self.channel_sums(dz, g)?;
@@ -401,29 +427,30 @@ impl Engine {
         }
     }
 
-    /// How a weight gradient runs: by the library, if it has a problem for it.
+    /// How a weight gradient of x, dy and dw runs: by the library, if it has a problem for it.
     fn weight_plan(
         &self,
         op: &'static str,
         p: &Conv,
         s: ConvShape,
         views: [&View<'_>; 3],
-    ) -> Result<(WeightPlan, Option<VendorConvProblem>)> {
-        let dtype = views[0].dtype();
-        let mut problem = WeightProblem { s, dtype, vendor: Err("") };
+    ) -> Result<WeightWay> {
+        let (dtype, last) = (views[0].dtype(), channels_last(views[..2].iter().copied()));
+        let mut problem = WeightProblem { s, dtype, last, vendor: Err("") };
         let want = Wanted {
             s,
             pass: ConvPass::Weight,
             dtype,
             tf32: p.precision == Precision::Tf32,
             aligned: views.into_iter().all(aligned16),
+            last,
             epilogue: false,
             own: problem.own(),
         };
         let vendor = self.conv_vendor(op, &want);
         problem.vendor = offered(&vendor);
         let plan = self.plan(op, &problem)?;
-        Ok((plan, vendor.ok().filter(|_| plan == WeightPlan::Vendor)))
+        Ok(WeightWay { plan, last, vendor: vendor.ok().filter(|_| plan == WeightPlan::Vendor) })
     }
 
     /// Sums of [N, C, ...] per channel.

@@ -93,6 +93,8 @@ pub(crate) struct ConvProblem<'a> {
     /// The adjoint: x has the convolution's output shape, y its input shape.
     pub(crate) back: bool,
     pub(crate) dtype: DType,
+    /// Whether all operands are channels last; else all are contiguous.
+    pub(crate) last: bool,
     /// Whether the vendor's library takes it, or why not.
     pub(crate) vendor: Result<(), &'a str>,
 }
@@ -102,6 +104,8 @@ pub(crate) struct ConvProblem<'a> {
 pub(crate) struct WeightProblem<'a> {
     pub(crate) s: ConvShape,
     pub(crate) dtype: DType,
+    /// Whether all operands are channels last; else all are contiguous.
+    pub(crate) last: bool,
     /// Whether the vendor's library takes it, or why not.
     pub(crate) vendor: Result<(), &'a str>,
 }
@@ -123,7 +127,7 @@ pub(crate) enum ConvPlan {
     Vendor,
     /// On matrix cores, in tiles of that many rows.
     Matrix(usize),
-    /// A matrix product with every image.
+    /// A matrix product with every image, or with the elements of all images where channels are last.
     Pointwise,
     /// Tiles of the product of weights and columns, and parts of k.
     Tiles { tile: Tile, parts: usize },
@@ -142,6 +146,8 @@ pub(crate) enum WeightPlan {
     Vendor,
     /// On matrix cores, in `splits` runs of `per` terms.
     Matrix { splits: usize, per: usize },
+    /// A matrix product over the elements of all images, channels last.
+    Pointwise,
     /// Tiles of that side.
     Tiles { side: usize, splits: usize, per: usize },
     /// A block per channel and run of items.
@@ -194,6 +200,11 @@ fn reach(s: &ConvShape, axis: usize) -> usize {
     s.kernel[axis].saturating_mul(s.dilation[axis]).saturating_add(s.pad[axis])
 }
 
+/// Whether a convolution is a matrix product with every image: one tap, stride 1, no padding.
+fn pointwise(s: &ConvShape) -> bool {
+    s.groups == 1 && s.taps() == 1 && s.stride == [1; 3] && s.pad == [0; 3] && s.input == s.output
+}
+
 fn units(caps: &Caps) -> usize {
     (caps.compute_units as usize).max(1)
 }
@@ -237,10 +248,9 @@ impl ConvProblem<'_> {
         Ok(())
     }
 
-    /// Whether the convolution is a matrix product with every image: one tap, stride 1, no padding.
-    fn pointwise(&self) -> bool {
-        let s = &self.s;
-        s.groups == 1 && s.taps() == 1 && s.stride == [1; 3] && s.pad == [0; 3] && s.input == s.output
+    /// Whether the convolution is a matrix product that is worth one.
+    fn product(&self) -> bool {
+        pointwise(&self.s) && (self.last || self.s.in_plane() >= 32)
     }
 
     /// Whether strips of outputs along the height can share rows.
@@ -290,7 +300,7 @@ impl ConvProblem<'_> {
         let (m, r) = self.channels();
         match () {
             () if self.s.groups > 1 && m <= 4 && r <= 4 => Some(FEW_CHANNELS),
-            () if self.pointwise() && self.s.in_plane() >= 32 => Some(POINTWISE),
+            () if self.product() => Some(POINTWISE),
             () => None,
         }
     }
@@ -298,7 +308,7 @@ impl ConvProblem<'_> {
     /// What the portable variant does.
     pub(super) fn best(&self, caps: &Caps) -> ConvPlan {
         let (m, r) = self.channels();
-        if self.pointwise() && r > 0 && self.s.in_plane() >= 32 {
+        if self.product() && r > 0 {
             return ConvPlan::Pointwise;
         }
         if r == 0 || self.fits().is_err() || (self.s.groups > 1 && m <= 4 && r <= 4) {
@@ -342,7 +352,7 @@ impl Problem for ConvProblem<'_> {
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         let (m, r) = self.channels();
         // One tap is a product with every image; few rows, or terms, leave most of a tile empty.
-        variant != MATRIX || (caps.matrix_cores && !self.pointwise() && m >= 16 && r * self.s.taps() >= 64)
+        variant != MATRIX || (caps.matrix_cores && !pointwise(&self.s) && m >= 16 && r * self.s.taps() >= 64)
     }
 }
 
@@ -416,14 +426,29 @@ impl WeightProblem<'_> {
 
     /// Why the kernels of this library come before the vendor's.
     pub(super) fn own(&self) -> Option<&'static str> {
-        let s = &self.s;
-        (s.groups > 1 && s.cog() <= 4 && s.cig() <= 4).then_some(FEW_CHANNELS)
+        match () {
+            () if self.few_channels() => Some(FEW_CHANNELS),
+            () if self.product() => Some(POINTWISE),
+            () => None,
+        }
+    }
+
+    fn few_channels(&self) -> bool {
+        self.s.groups > 1 && self.s.cog() <= 4 && self.s.cig() <= 4
+    }
+
+    /// Whether it is one matrix product.
+    fn product(&self) -> bool {
+        self.last && pointwise(&self.s)
     }
 
     /// What the portable variant does.
     pub(super) fn best(&self, caps: &Caps) -> WeightPlan {
         let s = &self.s;
-        if self.own().is_some() || self.fits().is_err() {
+        if self.product() {
+            return WeightPlan::Pointwise;
+        }
+        if self.few_channels() || self.fits().is_err() {
             return self.direct(caps);
         }
         let large = self.dtype != DType::F64 && !caps.is_cpu && s.cog() > 64 && s.cig() * s.taps() > 64;
@@ -457,7 +482,7 @@ impl Problem for WeightProblem<'_> {
 
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         let s = &self.s;
-        variant != MATRIX || (caps.matrix_cores && s.co >= 16 && s.ci * s.taps() >= 64)
+        variant != MATRIX || (caps.matrix_cores && !self.product() && s.co >= 16 && s.ci * s.taps() >= 64)
     }
 }
 
@@ -485,7 +510,7 @@ mod tests {
     const NONE: Result<(), &str> = Err("no vendor library was found");
 
     fn conv(s: ConvShape) -> ConvProblem<'static> {
-        ConvProblem { s, back: false, dtype: DType::F32, vendor: NONE }
+        ConvProblem { s, back: false, dtype: DType::F32, last: false, vendor: NONE }
     }
 
     #[test]
@@ -530,7 +555,7 @@ mod tests {
         assert_eq!(conv(one).own(), Some(POINTWISE));
         assert_eq!(conv(shape(8, [64, 64, 64], 56)).own(), Some(FEW_CHANNELS));
         assert_eq!(conv(shape(8, [64, 64, 4], 56)).own(), None);
-        let weight = |s| WeightProblem { s, dtype: DType::F32, vendor: Ok(()) };
+        let weight = |s| WeightProblem { s, dtype: DType::F32, last: false, vendor: Ok(()) };
         assert_eq!(weight(one).plan(VENDOR, &gpu), Ok(WeightPlan::Vendor));
         assert_eq!(weight(one).own(), None);
         assert_eq!(weight(shape(8, [64, 64, 64], 56)).own(), Some(FEW_CHANNELS));
@@ -544,7 +569,7 @@ mod tests {
         for v in TILE_128..=SPLIT_K {
             assert!(conv(far).plan(v, &gpu).is_err_and(|e| e.contains("64-bit")));
         }
-        let w = WeightProblem { s: far, dtype: DType::F32, vendor: NONE };
+        let w = WeightProblem { s: far, dtype: DType::F32, last: false, vendor: NONE };
         assert!(matches!(w.plan(AUTO, &gpu), Ok(WeightPlan::Direct { .. })));
         assert!(w.plan(TILE_64, &gpu).is_err());
     }
@@ -552,7 +577,8 @@ mod tests {
     #[test]
     fn sums_of_weight_gradients_are_split() {
         let (gpu, cpu) = (gpu(), cpu());
-        let p = WeightProblem { s: shape(32, [128, 128, 1], 56), dtype: DType::F32, vendor: NONE };
+        let p =
+            WeightProblem { s: shape(32, [128, 128, 1], 56), dtype: DType::F32, last: false, vendor: NONE };
         // 9 tiles of 128 x 128, 264 resident blocks.
         let per = (32 * 56 * 56usize).div_ceil(29).next_multiple_of(8);
         assert_eq!(p.plan(AUTO, &gpu), Ok(WeightPlan::Tiles { side: 128, splits: 29, per }));

@@ -1,6 +1,7 @@
 //! Convolutions by a vendor library: the form in which it is given them, what is done around its calls, and the check of its results.
 
 use super::Gathered;
+use super::format::{laid_out, like};
 use super::plan::{ConvProblem, VENDOR, WeightProblem};
 use crate::backend::BackendExt;
 use crate::buffer::{GradMut, View};
@@ -29,6 +30,8 @@ pub(super) struct Wanted {
     pub(super) tf32: bool,
     /// Whether all three tensors begin at multiples of 16 bytes.
     pub(super) aligned: bool,
+    /// Whether they are channels last; else they are contiguous.
+    pub(super) last: bool,
     /// Whether something follows the product before it is stored.
     pub(super) epilogue: bool,
     /// Why the kernels of this library come first.
@@ -56,7 +59,7 @@ impl Wanted {
             let mut extents = [1; 5];
             (extents[0], extents[1]) = (n, c);
             extents[2..2 + axes].copy_from_slice(&map[first..]);
-            ConvTensor::packed(extents)
+            if self.last { ConvTensor::channels_last(extents) } else { ConvTensor::packed(extents) }
         };
         let axis = |v: [usize; 3], none: usize| {
             let mut all = [none; 3];
@@ -90,6 +93,7 @@ impl<'a> Gathered<'a> {
             dtype: p.dtype,
             tf32: self.precision == Precision::Tf32,
             aligned: [&self.x, &self.w, &self.y.as_view()].into_iter().all(aligned16),
+            last: p.last,
             epilogue: !self.plain(),
             own: p.own(),
         }
@@ -144,7 +148,7 @@ impl Engine {
         if q.accumulate {
             let part = self.scratch(q.p.dtype, y.numel())?;
             self.dnn_call(lib, p, q.tensors(&part.view()))?;
-            return self.strided_copy(part.view().reshape(y.shape())?, q.y.grad(true));
+            return self.strided_copy(like(&part.view(), &y)?, q.y.grad(true));
         }
         if q.plain() {
             return self.dnn_call(lib, p, q.tensors(&y));
@@ -177,19 +181,24 @@ impl Engine {
         };
         let ours = || -> Result<()> {
             let room = self.scratch(q.p.dtype, len)?;
-            let io = ConvIo::new(q.x, q.w, room.alias_mut().reshape(shape.shape())?);
-            self.portable_gathered(Gathered::forward(q.p.s, q.p.back, &Conv::new(), io))
+            let y = room.alias_mut().map("y", |l| laid_out(l, shape.layout()))?;
+            let io = ConvIo::new(q.x, q.w, y);
+            let plain = Gathered::forward(q.p.s, q.p.back, &Conv::new(), io);
+            self.portable_gathered(plain.of_format(q.p.last))
         };
         self.dnn_race(lib, p, [&theirs, &ours])
     }
 
     /// y = act(scale * part + bias + residual), with z the value before the activation; the part may be y.
     fn conv_finish(&self, q: &Gathered<'_>, part: &View<'_>) -> Result<()> {
-        let (s, m, y) = (&q.p.s, q.p.channels().0 * q.p.s.groups, q.y.as_view());
+        let (s, c, y) = (&q.p.s, q.p.channels().0 * q.p.s.groups, q.y.as_view());
         let plane = if q.p.back { s.in_plane() } else { s.out_plane() };
-        let e = Extents { batch: s.n, m, n: plane, k: 1 };
+        let (e, steps) = match q.p.last {
+            true => (Extents { batch: 1, m: s.n * plane, n: c, k: 1 }, [0, 1, 0]),
+            false => (Extents { batch: s.n, m: c, n: plane, k: 1 }, [1, 0, 0]),
+        };
         let packed = |v: &View<'_>| MatrixOperand::packed(v, e);
-        let channel = |v: &View<'_>| MatrixOperand { steps: [1, 0, 0], ..packed(v) };
+        let channel = |v: &View<'_>| MatrixOperand { steps, ..packed(v) };
         let at = packed(&y);
         let product = Product {
             e,
@@ -221,25 +230,27 @@ impl Engine {
     ) -> Result<()> {
         let lib = self.driver().vendor_conv().map_err(|why| self.no_variant(op, why.into()))?;
         let dw = g.out.as_view();
-        let own = WeightProblem { s: *s, dtype: p.dtype, vendor: Err("") }.best(self.device_caps());
+        let own =
+            WeightProblem { s: *s, dtype: p.dtype, last: false, vendor: Err("") }.best(self.device_caps());
         let theirs = || -> Result<()> {
             let room = self.scratch(p.dtype, dw.numel())?;
             self.dnn_call(lib, p, [&x, &room.view(), &dy])
         };
         let ours = || -> Result<()> {
             let room = self.scratch(p.dtype, dw.numel())?;
-            self.weight_gradient(op, own, s, [x, dy], room.alias_mut().into())
+            let to = room.alias_mut().reshape(dw.shape())?;
+            self.own_weight(op, own, s, [x, dy], to.into())
         };
         let pinned = self.must_take::<ConvProblem<'_>>(op, VENDOR);
         if !pinned && !self.dnn_race(lib, p, [&theirs, &ours])? {
-            return self.weight_gradient(op, own, s, [x, dy], g);
+            return self.own_weight(op, own, s, [x, dy], g);
         }
         if !g.accumulate {
             return self.dnn_call(lib, p, [&x, &dw, &dy]);
         }
         let part = self.scratch(p.dtype, dw.numel())?;
         self.dnn_call(lib, p, [&x, &part.view(), &dy])?;
-        self.strided_copy(part.view().reshape(dw.shape())?, g)
+        self.strided_copy(like(&part.view(), &dw)?, g)
     }
 
     /// Compares a small problem of the same kind with the portable kernels.
@@ -257,7 +268,16 @@ impl Engine {
             dilation: [1; 3],
         };
         let (dtype, pass) = (like.dtype, like.pass);
-        let want = Wanted { s, pass, dtype, tf32: like.tf32, aligned: true, epilogue: false, own: None };
+        let want = Wanted {
+            s,
+            pass,
+            dtype,
+            tf32: like.tf32,
+            aligned: true,
+            last: false,
+            epilogue: false,
+            own: None,
+        };
         let Ok(p) = want.describe() else { return Ok(false) };
         if let Err(why) = lib.applicable(&p) {
             log::debug!("{}: the check's problem is refused: {why}", lib.name());
@@ -273,7 +293,7 @@ impl Engine {
         let got = read()?;
         let (from, back) = if pass == ConvPass::Input { (&y, true) } else { (&x, false) };
         if pass == ConvPass::Weight {
-            let plan = WeightProblem { s, dtype, vendor: Err("") }.best(self.device_caps());
+            let plan = WeightProblem { s, dtype, last: false, vendor: Err("") }.best(self.device_caps());
             self.weight_gradient("conv_bwd", plan, &s, [x.view(), y.view()], out.alias_mut().into())?;
         } else {
             let p = Conv::new();
@@ -302,6 +322,7 @@ mod tests {
             dtype: DType::F32,
             tf32: true,
             aligned: true,
+            last: false,
             epilogue: false,
             own: None,
         }

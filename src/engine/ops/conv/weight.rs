@@ -11,7 +11,19 @@ use crate::ops::conv::*;
 use crate::spec::kernels::conv::*;
 
 impl Engine {
-    /// dw (+)= sums of dy * x.
+    /// dw (+)= sums of dy * x by kernels for contiguous operands.
+    pub(super) fn own_weight(
+        &self,
+        op: &'static str,
+        plan: WeightPlan,
+        s: &ConvShape,
+        views: [View<'_>; 2],
+        g: GradMut<'_>,
+    ) -> Result<()> {
+        self.weight_in_format(views, g, false, |views, g| self.weight_gradient(op, plan, s, views, g))
+    }
+
+    /// dw (+)= sums of dy * x, all of them contiguous.
     pub(in crate::engine::ops) fn weight_gradient(
         &self,
         op: &'static str,
@@ -27,9 +39,9 @@ impl Engine {
             return self.conv_join(&g, None, 0);
         }
         match plan {
-            WeightPlan::Vendor => {
-                let problem =
-                    WeightProblem { s: *s, dtype: x.dtype(), vendor: Err("the portable kernels are asked") };
+            WeightPlan::Vendor | WeightPlan::Pointwise => {
+                let vendor = Err("the portable kernels are asked");
+                let problem = WeightProblem { s: *s, dtype: x.dtype(), last: false, vendor };
                 self.weight_gradient(op, problem.best(self.device_caps()), s, [x, dy], g)
             }
             WeightPlan::Matrix { splits, per } => self.conv_matrix_weight(s, [splits, per], [x, dy], g),

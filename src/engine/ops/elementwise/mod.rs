@@ -182,7 +182,7 @@ impl Engine {
             return Ok(());
         }
         let (dt, v) = (x.dtype(), y.as_view());
-        let m = Merged::new([x.layout(), v.layout()]);
+        let m = Merged::in_order_of(1, [x.layout(), v.layout()]);
         let problem = map_problem(&m, [x, &v]);
         let (rank, shape, [sx, sy]) = merged_axes(&m);
         let (x, y, n) = (self.arg_in(x), self.arg_in(&v), long(count));
@@ -218,7 +218,7 @@ impl Engine {
             return Ok(());
         }
         let (dt, v) = (dy.dtype(), dx.out.as_view());
-        let m = Merged::new([dy.layout(), saved.layout(), v.layout()]);
+        let m = Merged::in_order_of(2, [dy.layout(), saved.layout(), v.layout()]);
         let plan = self.plan(op, &map_problem(&m, [dy, saved, &v]))?;
         let (dy, x, accumulate) = (self.arg_in(dy), self.arg_in(saved), i32::from(dx.accumulate));
         let (dx, n) = (self.arg_in(&v), long(count));
@@ -240,7 +240,7 @@ impl Engine {
         const OP: &str = "binary";
         let (dt, count) = (a.dtype(), y.numel());
         let Some((name, [p, q])) = binary_function(op, dt) else { return self.ldexp(a, b, y, false) };
-        let mut m = Merged::new([y.layout(), a.layout(), b.layout()]);
+        let mut m = Merged::in_order_of(0, [y.layout(), a.layout(), b.layout()]);
         let views = [y, a, b];
         let problem = map_problem(&m, views);
         let by_vector = |wide: bool| Grid::Stride(if wide { count.div_ceil(vector(dt)) } else { count });
@@ -341,7 +341,7 @@ impl Engine {
         if fa.grad.is_some() || fb.grad.is_some() {
             let (va, vb) = (fa.view(&dy, shape)?, fb.view(&dy, shape)?);
             let views = [&dy, &a, &b, &va, &vb];
-            let mut m = Merged::new(views.map(|v| v.layout()));
+            let mut m = Merged::in_order_of(0, views.map(|v| v.layout()));
             let bits = widen(&mut m, views, vector(dt));
             // The kernel's bits: 0 on, 1 a, 2 b, 3 dy.
             let wide = if bits == 0 { 0 } else { 1 | (bits & 6) | ((bits & 1) << 3) };
@@ -462,7 +462,7 @@ impl ElementwiseOps for Engine {
             return Ok(());
         }
         let [a, b, c] = [spread(&a, y.shape())?, spread(&b, y.shape())?, spread(&c, y.shape())?];
-        let mut m = Merged::new([a.layout(), b.layout(), c.layout(), y.layout()]);
+        let mut m = Merged::in_order_of(3, [a.layout(), b.layout(), c.layout(), y.layout()]);
         let views = [&a, &b, &c, &y];
         let [pa, pb, pc, py] = views.map(|v| self.arg_in(v));
         let Some((name, [p])) = ternary_function(op, dt) else {
@@ -534,7 +534,7 @@ impl ElementwiseOps for Engine {
         let [va, vb, vc] = [full[0].view(&dy, shape)?, full[1].view(&dy, shape)?, full[2].view(&dy, shape)?];
         let [da, db, dc] = [full[0].arg(self, &va), full[1].arg(self, &vb), full[2].arg(self, &vc)];
         if let Some((name, [p])) = ternary_function(op, dt) {
-            let m = Merged::new([&dy, &a, &b, &c, &va, &vb, &vc].map(|v| v.layout()));
+            let m = Merged::in_order_of(0, [&dy, &a, &b, &c, &va, &vb, &vc].map(|v| v.layout()));
             let (rank, shape, [sdy, sa, sb, sc, sda, sdb, sdc]) = merged_axes(&m);
             let args = TernaryBwdNdArgs {
                 dy: self.arg_in(&dy),
@@ -561,7 +561,7 @@ impl ElementwiseOps for Engine {
             self.launch(&TERNARY_BWD_ND, dt, name, Grid::Stride(n), &args)?;
         } else {
             // Where: `a` is the condition; the gradients of the two values are the kernel's da and db.
-            let m = Merged::new([&dy, &a, &vb, &vc].map(|v| v.layout()));
+            let m = Merged::in_order_of(0, [&dy, &a, &vb, &vc].map(|v| v.layout()));
             let (rank, shape, [sdy, sc, sda, sdb]) = merged_axes(&m);
             let args = WhereBwdArgs {
                 dy: self.arg_in(&dy),
@@ -592,7 +592,7 @@ impl ElementwiseOps for Engine {
         if n == 0 {
             return Ok(());
         }
-        let m = Merged::new([x.layout(), v.layout()]);
+        let m = Merged::in_order_of(1, [x.layout(), v.layout()]);
         let wide = is_flat(&m, [&x, &v]);
         let (rank, shape, [sx, sy]) = merged_axes(&m);
         let args = CastNdArgs {

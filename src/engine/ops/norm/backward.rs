@@ -327,6 +327,9 @@ impl Engine {
             PlaneNormBwdPlan::Groups { items, bits, blocks } => {
                 return self.aligned_back_groups(b, &planes, items, bits, blocks);
             }
+            PlaneNormBwdPlan::ChannelsLast(geometry) => {
+                return self.channels_back(b, [n, c], &geometry, training);
+            }
             PlaneNormBwdPlan::Steps { sums, map } => (sums, map),
         };
         let mut means = None;
@@ -487,6 +490,7 @@ impl NormBackwardOps for Engine {
     }
 
     fn batch_norm_bwd(&self, p: &BatchNorm, io: BatchNormBwd<'_>) -> Result<()> {
+        let io = io.channels_as_columns()?;
         let (o, [n, c, s]) = check_batch_norm_bwd(p, &io)?;
         self.check_owners(&o)?;
         let training = io.training;

@@ -1,7 +1,7 @@
 //! How normalization runs, backward.
 
 use super::cut::{Cut, Groups, fits_i32, too_many};
-use super::plan::SHORT_PLANE;
+use super::plan::{CHANNELS_LAST, SHORT_PLANE, channels_last};
 use crate::device::Caps;
 use crate::engine::geometry::{Alignment, ColumnGeometry, RowGeometry};
 use crate::engine::launch::{LANES, pow2};
@@ -146,6 +146,8 @@ pub(crate) struct PlaneNormBwdProblem {
 pub(crate) enum PlaneNormBwdPlan {
     /// A group of planes of `items` per block, which reads it twice, the second time from a cache.
     Groups { items: usize, bits: u32, blocks: usize },
+    /// Sums over chunks of rows of channels, their combination, then the map.
+    ChannelsLast(ColumnGeometry),
     /// Sums, their means, then the map.
     Steps { sums: PlaneSums, map: BackMap },
 }
@@ -179,6 +181,16 @@ impl PlaneNormBwdProblem {
     fn cached(&self, items: usize) -> Groups {
         let bytes = self.share * items * 16 * self.operands;
         Groups { count: self.n * self.c / self.share.max(1), share: self.share, items, bytes }
+    }
+
+    fn channels_last(&self, caps: &Caps) -> Result<PlaneNormBwdPlan, Reason> {
+        if self.share > 0 {
+            return Err("statistics are those of groups".into());
+        }
+        if !self.aligned {
+            return Err("an operand or result does not begin at a multiple of 16 bytes".into());
+        }
+        channels_last([self.n, self.c, self.s], self.terms, caps).map(PlaneNormBwdPlan::ChannelsLast)
     }
 
     fn columns(&self, caps: &Caps) -> Result<PlaneSums, Reason> {
@@ -219,6 +231,7 @@ impl Problem for PlaneNormBwdProblem {
 
     const VARIANTS: &'static [Variant] = &[
         Variant { name: "aligned_groups", source: ALIGNED },
+        Variant { name: "channels_last", source: CHANNELS_LAST },
         Variant { name: "columns_aligned", source: ALIGNED },
         Variant { name: "columns", source: GENERAL },
         Variant { name: "aligned", source: ALIGNED },
@@ -229,10 +242,11 @@ impl Problem for PlaneNormBwdProblem {
     fn plan(&self, variant: usize, caps: &Caps) -> Result<PlaneNormBwdPlan, Reason> {
         let (sums, map) = match variant {
             0 => return self.groups(caps),
-            1 => (self.columns(caps)?, self.aligned_map(caps)?),
-            2 => (self.columns(caps)?, self.general_map()),
-            3 => (self.aligned_sums(caps)?, self.aligned_map(caps)?),
-            4 => (self.aligned_sums(caps)?, self.general_map()),
+            1 => return self.channels_last(caps),
+            2 => (self.columns(caps)?, self.aligned_map(caps)?),
+            3 => (self.columns(caps)?, self.general_map()),
+            4 => (self.aligned_sums(caps)?, self.aligned_map(caps)?),
+            5 => (self.aligned_sums(caps)?, self.general_map()),
             _ => (self.rows(caps), self.general_map()),
         };
         Ok(PlaneNormBwdPlan::Steps { sums, map })
@@ -241,7 +255,7 @@ impl Problem for PlaneNormBwdProblem {
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         match variant {
             0 => self.cached(self.s / self.terms.vector()).busy(caps),
-            1 | 2 => self.s < SHORT_PLANE,
+            2 | 3 => self.s < SHORT_PLANE,
             _ => true,
         }
     }
@@ -298,6 +312,8 @@ mod tests {
             (planes(32, 64, 1024, 0), "aligned"),
             (planes(32, 64, 16, 0), "columns_aligned"),
             (unaligned(planes(32, 64, 16, 0)), "columns"),
+            (planes(4096, 64, 1, 0), "channels_last"),
+            (planes(4096, 63, 1, 0), "columns"),
             (PlaneNormBwdProblem { terms: odd, ..unaligned(planes(32, 64, 1024, 0)) }, "rows"),
         ];
         for (p, name) in cases {
@@ -305,6 +321,6 @@ mod tests {
         }
         let short = applicable(&planes(32, 64, 16, 0), &gpu());
         assert_eq!(short, ["columns_aligned", "columns", "aligned", "aligned_sums", "rows"]);
-        assert!(planes(32, 64, 16, 2).plan(2, &gpu()).is_err_and(|e| e.contains("groups")));
+        assert!(planes(32, 64, 16, 2).plan(3, &gpu()).is_err_and(|e| e.contains("groups")));
     }
 }

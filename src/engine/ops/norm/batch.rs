@@ -130,6 +130,9 @@ impl Engine {
                 };
                 return self.aligned_apply(&planes, cut, [mean, rstd], act);
             }
+            BatchMap::ChannelsLast(geometry) => {
+                return self.channels_apply(geometry, io, [n, c], [mean, rstd], act);
+            }
             BatchMap::General { wide } => *wide,
         };
         let dt = io.x.dtype();

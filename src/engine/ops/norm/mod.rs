@@ -6,6 +6,7 @@ mod backward;
 mod backward_aligned;
 mod backward_plan;
 mod batch;
+mod channels_last;
 mod cut;
 mod l2;
 mod plan;
@@ -463,6 +464,7 @@ impl NormOps for Engine {
     }
 
     fn batch_norm(&self, p: &BatchNorm, io: BatchNormFwd<'_>) -> Result<()> {
+        let io = io.channels_as_columns()?;
         let (o, shape) = check_batch_norm(p, &io)?;
         self.check_owners(&o)?;
         self.norm_batch(o.op, p, shape, io)

@@ -17,6 +17,7 @@ pub(in crate::engine::ops) const SHORT_PLANE: usize = 32;
 
 const GENERAL: &str = "kernels/common/norm/norm.c";
 const ALIGNED: &str = "kernels/common/norm/aligned.c";
+pub(super) const CHANNELS_LAST: &str = "kernels/common/norm/channels_last.c";
 
 /// Rows with statistics of their own: of layer and RMS norm, or groups of channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -218,8 +219,12 @@ pub(crate) enum ChannelStats {
 /// The map over planes whose statistics are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchMap {
+    /// Rows of channels.
+    ChannelsLast(ColumnGeometry),
     Aligned(Cut),
-    General { wide: bool },
+    General {
+        wide: bool,
+    },
 }
 
 impl BatchNormProblem {
@@ -258,6 +263,7 @@ impl Problem for BatchNormProblem {
     type Plan = BatchNormPlan;
 
     const VARIANTS: &'static [Variant] = &[
+        Variant { name: "channels_last", source: CHANNELS_LAST },
         Variant { name: "columns_aligned", source: ALIGNED },
         Variant { name: "columns", source: GENERAL },
         Variant { name: "aligned", source: ALIGNED },
@@ -267,18 +273,40 @@ impl Problem for BatchNormProblem {
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<BatchNormPlan, Reason> {
         let (stats, map) = match variant {
-            0 => (self.columns(caps)?, self.aligned(caps)?),
-            1 => (self.columns(caps)?, self.general()),
-            2 => (self.aligned_stats(caps)?, self.aligned(caps)?),
-            3 => self.of_batch().and_then(|()| Ok((self.aligned_stats(caps)?, self.general())))?,
+            0 => {
+                let map = channels_last([self.n, self.c, self.s], self.operands, caps)?;
+                (ChannelStats::Columns(map), BatchMap::ChannelsLast(map))
+            }
+            1 => (self.columns(caps)?, self.aligned(caps)?),
+            2 => (self.columns(caps)?, self.general()),
+            3 => (self.aligned_stats(caps)?, self.aligned(caps)?),
+            4 => self.of_batch().and_then(|()| Ok((self.aligned_stats(caps)?, self.general())))?,
             _ => (self.rows(caps), self.general()),
         };
         Ok(BatchNormPlan { stats: self.batch.then_some(stats), map })
     }
 
     fn prefers(&self, variant: usize, _: &Caps) -> bool {
-        variant > 1 || self.s < SHORT_PLANE
+        variant == 0 || variant > 2 || self.s < SHORT_PLANE
     }
+}
+
+/// Rows of channels that lie side by side, in whole aligned items.
+pub(super) fn channels_last(
+    [n, c, s]: [usize; 3],
+    operands: Alignment,
+    caps: &Caps,
+) -> Result<ColumnGeometry, Reason> {
+    if s != 1 {
+        return Err(format!("channels are {s} elements apart").into());
+    }
+    if !operands.whole(c) {
+        return Err("rows of channels do not consist of whole aligned 16-byte items".into());
+    }
+    if c > i32::MAX as usize {
+        return Err("channels need 64-bit positions".into());
+    }
+    Ok(ColumnGeometry::few_chunks([n, c], operands, caps))
 }
 
 /// Contiguous operands `[outer, cols, inner]` that are scaled to unit length along `cols`.

@@ -4,7 +4,7 @@ use trefoil::ops::activation::Activation;
 use trefoil::ops::gemm::Precision;
 use trefoil_bench::Case;
 use trefoil_nn::layers::{BatchNormalization, Convolutional, Dense, GlobalPooling, MaxPooling, Sequential};
-use trefoil_nn::{Device, Init, InitContext, Layer, Result, Tensor, Visitor};
+use trefoil_nn::{Device, Init, InitContext, Layer, MemoryFormat, Result, Tensor, Visitor};
 
 use super::{MOMENTUM, Training, ids, random};
 use crate::error::Result as CliResult;
@@ -123,6 +123,8 @@ pub(super) fn resnet(c: &Case, d: &Device) -> CliResult<Training<Sequential>> {
     let head = Dense::new(&cx, from, classes)?.precision(c.precision());
     let model = model.push(GlobalPooling::avg().keepdim(false)).push(head);
     let flops = 3.0 * (convs.flops + 2.0 * (batch * from) as f64 * classes as f64) - first;
-    let data = [random(d, c.dtype()?, &[batch, 3, side, side])?, ids(d, &[batch], classes)?];
+    let format = if c.flag("channels_last") { MemoryFormat::ChannelsLast } else { MemoryFormat::Contiguous };
+    let images = random(d, c.dtype()?, &[batch, 3, side, side])?.to_memory_format(format)?;
+    let data = [images, ids(d, &[batch], classes)?];
     Training::new(c, model, MOMENTUM, 0.1, data, flops)
 }

@@ -1,0 +1,226 @@
+/* Batch normalisation of rows [n, c] of channels that lie side by side: [N, C], and channels-last images as [N * H * W, C]; c consists of whole aligned
+ * 16-byte items. Forward y = act((x - mean) * rstd * gamma + beta + r); backward, with dz = dy * act' and xh = (x - mean) * rstd,
+ *
+ *   dx (+)= rstd * (gamma * dz - mean(gamma * dz) - xh * mean(gamma * dz * xh))      dr (+)= dz      dgamma = sum of dz * xh      dbeta = sum of dz
+ *
+ * _apply_channels: the forward map, whose statistics are known (norm_columns takes them); _bwd_sums_channels: sums of dz * xh, and of dz `second`
+ * entries behind, of each chunk of rows; _bwd_join_channels: dgamma, dbeta and the means (coef) from them; _bwd_apply_channels: dx and dr (without
+ * coef: statistics were given).
+ * A thread keeps what it needs of an item of channels in registers and goes down the rows of a chunk; the maps begin with the last chunk, which may
+ * still be cached. Launch: tiles of tx items side by side times chunks of rows, exactly as many blocks as that takes. Arithmetic in gk_f.
+ * Deterministic. Reference: F.batch_norm of channels-last tensors, and its gradients.
+ */
+#include "norm.h"
+
+/* Rows per thread whose reads are in flight at a time. */
+#define GK_NORM_ROWS 4
+
+/* The item of channels and the rows of a thread. */
+typedef struct { gk_i64 row, end, cols; int item, step, live; } gk_channel_rows;
+GK_FN gk_channel_rows gk_channel_rows_of(int block, gk_i64 n, int items, int tx, gk_i64 chunk)
+{
+    gk_channel_rows a;
+    int tiles = (items + tx - 1) / tx, part = block / tiles;
+    a.item = (block - part * tiles) * tx + (gk_lid() & (tx - 1));
+    a.live = a.item < items;
+    a.step = GK_BLOCK / tx;
+    a.cols = (gk_i64)items * GK_W;
+    a.row = part * chunk + gk_lid() / tx;
+    a.end = (part + 1) * chunk < n ? (part + 1) * chunk : n;
+    if (!a.live) a.end = 0;
+    return a;
+}
+GK_FN gk_vec gk_channel_values(GK_GLOBAL const gk_f* p, int item)
+{
+    gk_vec r;
+    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = p[item * GK_W + k];
+    return r;
+}
+GK_FN gk_vec gk_channel_params(GK_GLOBAL const gk_t* p, int item, gk_f none)
+{
+    gk_vec r;
+    GK_UNROLL for (int k = 0; k < GK_W; k++) {
+        r.v[k] = none;
+        if (p) r.v[k] = gk_load(p, item * GK_W + k);
+    }
+    return r;
+}
+
+// Units: FLOATS64 x EPILOGUES
+GK_KERNEL(norm_apply_channels)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
+                               GK_OUT(gk_t, y), gk_i64 n, int items, int tx, gk_i64 chunk, int act, gk_f p)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd);
+    GK_BIND_OUT(gk_t, y);
+    gk_channel_rows at = gk_channel_rows_of(gk_nblocks(0) - 1 - gk_bid(0), n, items, tx, chunk);
+    gk_vec m, q, w, b;
+    if (!at.live) return;
+    m = gk_channel_values(mean, at.item);
+    q = gk_channel_values(rstd, at.item);
+    w = gk_channel_params(gamma, at.item, GK_R(1.0));
+    b = gk_channel_params(beta, at.item, GK_R(0.0));
+    GK_UNROLL for (int k = 0; k < GK_W; k++) q.v[k] *= w.v[k];
+    GK_ROLLED for (gk_i64 row = at.row; row < at.end; row += GK_NORM_ROWS * at.step) {
+        gk_raw16 a[GK_NORM_ROWS], c[GK_NORM_ROWS];
+        GK_UNROLL for (int u = 0; u < GK_NORM_ROWS; u++) {
+            gk_i64 i = (row + u * at.step) * at.cols + at.item * GK_W;
+            if (row + u * at.step < at.end) {
+                a[u] = gk_load16((GK_GLOBAL const void*)(x + i));
+                if (r) c[u] = gk_load16((GK_GLOBAL const void*)(r + i));
+            }
+        }
+        GK_UNROLL for (int u = 0; u < GK_NORM_ROWS; u++)
+            if (row + u * at.step < at.end) {
+                gk_vec v = gk_decode16(a[u]);
+                GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = (v.v[k] - m.v[k]) * q.v[k] + b.v[k];
+                if (r) {
+                    gk_vec o = gk_decode16(c[u]);
+                    GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] += o.v[k];
+                }
+                gk_storev(y, (row + u * at.step) * at.cols + at.item * GK_W, GK_ACT(act, v, p));
+            }
+    }
+}
+
+/* xh in h (which holds x), dz in d (which holds dy) of the item at element i. e holds y where that is given; else the slope is that at xh * gamma +
+ * beta + r. */
+GK_FN void gk_channel_terms(gk_vec* h, gk_vec* d, gk_vec e, gk_vec m, gk_vec q, int item, GK_GLOBAL const gk_t* gamma, GK_GLOBAL const gk_t* beta,
+                            GK_GLOBAL const gk_t* y, GK_GLOBAL const gk_t* r, gk_i64 i, int act, gk_f p)
+{
+    GK_UNROLL for (int k = 0; k < GK_W; k++) h->v[k] = (h->v[k] - m.v[k]) * q.v[k];
+#if GK_ACTS
+    if (!y) {
+        gk_vec w = gk_channel_params(gamma, item, GK_R(1.0)), b = gk_channel_params(beta, item, GK_R(0.0));
+        if (r) {
+            gk_vec o = gk_loadv(r, i);
+            GK_UNROLL for (int k = 0; k < GK_W; k++) b.v[k] += o.v[k];
+        }
+        GK_UNROLL for (int k = 0; k < GK_W; k++) e.v[k] = h->v[k] * w.v[k] + b.v[k];
+    }
+    *d = gk_norm_dz(*d, e, act, p, y != 0);
+#endif
+}
+
+/* The items of dy, x and (where the slope is taken from it) y of GK_NORM_ROWS rows. */
+GK_FN void gk_channel_read(gk_raw16* g, gk_raw16* a, gk_raw16* e, GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* y,
+                           gk_channel_rows at, gk_i64 row)
+{
+    GK_UNROLL for (int u = 0; u < GK_NORM_ROWS; u++) {
+        gk_i64 i = (row + u * at.step) * at.cols + at.item * GK_W;
+        e[u] = gk_make16(0u, 0u, 0u, 0u);
+        if (row + u * at.step < at.end) {
+            g[u] = gk_load16((GK_GLOBAL const void*)(dy + i));
+            a[u] = gk_load16((GK_GLOBAL const void*)(x + i));
+            if (GK_ACTS && y) e[u] = gk_load16((GK_GLOBAL const void*)(y + i));
+        }
+    }
+}
+
+GK_KERNEL(norm_bwd_sums_channels)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r),
+                                  GK_IN(gk_f, mean), GK_IN(gk_f, rstd), GK_OUT(gk_f, part), gk_i64 n, int items, int tx, gk_i64 chunk,
+                                  gk_i64 second, int act, gk_f p)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, r);
+    GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd); GK_BIND_OUT(gk_f, part);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    gk_channel_rows at = gk_channel_rows_of(gk_bid(0), n, items, tx, chunk);
+    gk_vec m = gk_zeros(), q = gk_zeros(), s1 = gk_zeros(), s2 = gk_zeros();
+    gk_i64 to = (gk_i64)(gk_bid(0) / ((items + tx - 1) / tx)) * at.cols + at.item * GK_W;
+    if (at.live) {
+        m = gk_channel_values(mean, at.item);
+        q = gk_channel_values(rstd, at.item);
+    }
+    GK_ROLLED for (gk_i64 row = at.row; row < at.end; row += GK_NORM_ROWS * at.step) {
+        gk_raw16 g[GK_NORM_ROWS], a[GK_NORM_ROWS], e[GK_NORM_ROWS];
+        gk_channel_read(g, a, e, dy, x, y, at, row);
+        GK_UNROLL for (int u = 0; u < GK_NORM_ROWS; u++)
+            if (row + u * at.step < at.end) {
+                gk_vec d = gk_decode16(g[u]), h = gk_decode16(a[u]);
+                gk_channel_terms(&h, &d, gk_decode16(e[u]), m, q, at.item, gamma, beta, y, r, (row + u * at.step) * at.cols + at.item * GK_W, act, p);
+                GK_UNROLL for (int k = 0; k < GK_W; k++) { s1.v[k] += d.v[k]; s2.v[k] += d.v[k] * h.v[k]; }
+            }
+    }
+    GK_UNROLL for (int k = 0; k < GK_W; k++) {
+        gk_f t1 = gk_across_sum(s1.v[k], tmp, tx), t2 = gk_across_sum(s2.v[k], tmp, tx);
+        if (gk_lid() < tx && at.live) { part[to + k] = t2; part[second + to + k] = t1; }
+    }
+}
+
+/* dgamma (+)= sums of dz * xh and dbeta (+)= sums of dz over all chunks; coef[2c], coef[2c + 1] = their means times gamma, of dz first. The threads of
+ * a block lie over tx channels side by side. */
+GK_KERNEL(norm_bwd_join_channels)(GK_IN(gk_f, part), GK_IN(gk_t, gamma), GK_OUT(gk_f, coef), GK_OUT(gk_t, dgamma), GK_OUT(gk_t, dbeta), int chunks,
+                                  int channels, int tx, gk_f n, int accumulate_gamma, int accumulate_beta)
+{
+    GK_BIND_IN(gk_f, part); GK_BIND_IN(gk_t, gamma); GK_BIND_OUT(gk_f, coef); GK_BIND_OUT(gk_t, dgamma); GK_BIND_OUT(gk_t, dbeta);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    int c = gk_bid(0) * tx + (gk_lid() & (tx - 1)), step = GK_BLOCK / tx;
+    gk_i64 second = (gk_i64)chunks * channels;
+    gk_f s1 = GK_R(0.0), s2 = GK_R(0.0);
+    if (c < channels) {
+        GK_ROLLED for (int i = gk_lid() / tx; i < chunks; i += step) {
+            gk_i64 at = (gk_i64)i * channels + c;
+            s2 += part[at];
+            s1 += part[second + at];
+        }
+    }
+    s1 = gk_across_sum(s1, tmp, tx);
+    s2 = gk_across_sum(s2, tmp, tx);
+    if (gk_lid() < tx && c < channels) {
+        if (coef) {
+            gk_f w = GK_R(1.0);
+            if (gamma) w = gk_load(gamma, c);
+            coef[2 * c] = w * s1 / n;
+            coef[2 * c + 1] = w * s2 / n;
+        }
+        if (dgamma) gk_store(dgamma, c, accumulate_gamma ? gk_load(dgamma, c) + s2 : s2);
+        if (dbeta) gk_store(dbeta, c, accumulate_beta ? gk_load(dbeta, c) + s1 : s1);
+    }
+}
+
+GK_KERNEL(norm_bwd_apply_channels)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r),
+                                   GK_IN(gk_f, mean), GK_IN(gk_f, rstd), GK_IN(gk_f, coef), GK_OUT(gk_t, dx), GK_OUT(gk_t, dr), gk_i64 n, int items,
+                                   int tx, gk_i64 chunk, int alone, int act, gk_f p, int accumulate, int accumulate_r)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, r);
+    GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd); GK_BIND_IN(gk_f, coef); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_t, dr);
+    gk_channel_rows at = gk_channel_rows_of(gk_nblocks(0) - 1 - gk_bid(0), n, items, tx, chunk);
+    gk_vec m, q, w, c1, c2;
+    if (!at.live) return;
+    m = gk_channel_values(mean, at.item);
+    q = gk_channel_values(rstd, at.item);
+    w = gk_channel_params(gamma, at.item, GK_R(1.0));
+    /* dx = w * dz - c1 - c2 * xh, with rstd in all three. */
+    GK_UNROLL for (int k = 0; k < GK_W; k++) {
+        gk_f scale = alone ? GK_R(0.0) : q.v[k];
+        gk_i64 c = (gk_i64)at.item * GK_W + k;
+        c1.v[k] = c2.v[k] = GK_R(0.0);
+        if (coef) { c1.v[k] = scale * coef[2 * c]; c2.v[k] = scale * coef[2 * c + 1]; }
+        w.v[k] *= scale;
+    }
+    GK_ROLLED for (gk_i64 row = at.row; row < at.end; row += GK_NORM_ROWS * at.step) {
+        gk_raw16 g[GK_NORM_ROWS], a[GK_NORM_ROWS], e[GK_NORM_ROWS];
+        gk_channel_read(g, a, e, dy, x, y, at, row);
+        GK_UNROLL for (int u = 0; u < GK_NORM_ROWS; u++)
+            if (row + u * at.step < at.end) {
+                gk_vec d = gk_decode16(g[u]), h = gk_decode16(a[u]);
+                gk_i64 i = (row + u * at.step) * at.cols + at.item * GK_W;
+                gk_channel_terms(&h, &d, gk_decode16(e[u]), m, q, at.item, gamma, beta, y, r, i, act, p);
+                if (dr) {
+                    gk_vec o = d;
+                    if (accumulate_r) {
+                        o = gk_loadv(dr, i);
+                        GK_UNROLL for (int k = 0; k < GK_W; k++) o.v[k] += d.v[k];
+                    }
+                    gk_storev(dr, i, o);
+                }
+                if (dx) {
+                    GK_UNROLL for (int k = 0; k < GK_W; k++) d.v[k] = w.v[k] * d.v[k] - c1.v[k] - h.v[k] * c2.v[k];
+                    if (accumulate) {
+                        gk_vec o = gk_loadv(dx, i);
+                        GK_UNROLL for (int k = 0; k < GK_W; k++) d.v[k] += o.v[k];
+                    }
+                    gk_storev(dx, i, d);
+                }
+            }
+    }
+}

@@ -1,0 +1,164 @@
+//! Batch norm of rows of channels, forward and backward: of `[N, C]`, and of channels-last images.
+
+use crate::buffer::{Buffer, View};
+use crate::driver::Ptr;
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::geometry::ColumnGeometry;
+use crate::engine::launch::{Grid, LANES, int, long, pow2};
+use crate::engine::ops::norm::Act;
+use crate::engine::ops::norm::backward::{Back, BackInputs};
+use crate::error::Result;
+use crate::ops::norm::BatchNormFwd;
+use crate::spec::kernels::norm::*;
+
+/// 16-byte items of a row of `c` channels.
+fn items(dtype: DType, c: usize) -> i32 {
+    int(c * dtype.size() / 16)
+}
+
+impl Engine {
+    /// The map of batch norm over the rows of [n, c], whose statistics are known.
+    pub(super) fn channels_apply(
+        &self,
+        geometry: &ColumnGeometry,
+        io: &BatchNormFwd<'_>,
+        [n, c]: [usize; 2],
+        [mean, rstd]: [Ptr; 2],
+        act: &Act,
+    ) -> Result<()> {
+        let dt = io.x.dtype();
+        let args = NormApplyChannelsArgs {
+            x: self.arg_in(&io.x),
+            r: self.arg_opt(io.residual.as_ref()),
+            gamma: self.arg_opt(io.gamma.as_ref()),
+            beta: self.arg_opt(io.beta.as_ref()),
+            mean,
+            rstd,
+            y: self.arg_out(&io.y),
+            n: long(n),
+            items: items(dt, c),
+            tx: int(geometry.tx),
+            chunk: long(geometry.chunk),
+            act: act.number,
+            p: act.p,
+        };
+        self.launch(&NORM_APPLY_CHANNELS, dt, act.unit, geometry.grid(), &args)
+    }
+
+    /// The gradient of rows of [n, c]; `training`: statistics are those of x.
+    pub(super) fn channels_back(
+        &self,
+        b: &Back<'_>,
+        [n, c]: [usize; 2],
+        geometry: &ColumnGeometry,
+        training: bool,
+    ) -> Result<()> {
+        let needs_means = b.dx.is_some() && training;
+        let coef = needs_means.then(|| self.scratch(b.dt().accumulator(), 2 * c)).transpose()?;
+        let coef = coef.as_ref().map(Buffer::view);
+        if b.params() || needs_means {
+            let part = self.channels_back_sums(b, [n, c], geometry)?;
+            self.channels_back_join(b, &part.view(), [n, c], geometry, coef.as_ref())?;
+        }
+        if b.dx.is_none() && b.dresidual.is_none() {
+            return Ok(());
+        }
+        self.channels_back_apply(b, [n, c], geometry, coef.as_ref())
+    }
+
+    /// Sums of dz * xh, and behind them of dz, over chunks of the rows of [n, c].
+    fn channels_back_sums(
+        &self,
+        b: &Back<'_>,
+        [n, c]: [usize; 2],
+        geometry: &ColumnGeometry,
+    ) -> Result<Buffer> {
+        let dt = b.dt();
+        let second = geometry.chunks * c;
+        let part = self.scratch(dt.accumulator(), 2 * second)?;
+        let BackInputs { dy, x, gamma, beta, y, r, mean, rstd } = self.back_inputs(b);
+        let args = NormBwdSumsChannelsArgs {
+            dy,
+            x,
+            gamma,
+            beta,
+            y,
+            r,
+            mean,
+            rstd,
+            part: self.arg_in(&part.view()),
+            n: long(n),
+            items: items(dt, c),
+            tx: int(geometry.tx),
+            chunk: long(geometry.chunk),
+            second: long(second),
+            act: b.act.number,
+            p: b.act.p,
+        };
+        self.launch(&NORM_BWD_SUMS_CHANNELS, dt, b.act.unit, geometry.grid(), &args)?;
+        Ok(part)
+    }
+
+    /// Gradients of the parameters, and the means that dx needs, from the sums of chunks.
+    fn channels_back_join(
+        &self,
+        b: &Back<'_>,
+        part: &View<'_>,
+        [n, c]: [usize; 2],
+        geometry: &ColumnGeometry,
+        coef: Option<&View<'_>>,
+    ) -> Result<()> {
+        let tx = LANES / pow2(geometry.chunks, 64);
+        let args = NormBwdJoinChannelsArgs {
+            part: self.arg_in(part),
+            gamma: self.arg_opt(b.gamma.as_ref()),
+            coef: self.arg_opt(coef),
+            dgamma: self.grad_arg(&b.dgamma),
+            dbeta: self.grad_arg(&b.dbeta),
+            chunks: int(geometry.chunks),
+            channels: int(c),
+            tx: int(tx),
+            n: n as f64,
+            accumulate_gamma: b.adds(&b.dgamma),
+            accumulate_beta: b.adds(&b.dbeta),
+        };
+        self.launch(&NORM_BWD_JOIN_CHANNELS, b.dt(), b.act.unit, Grid::Blocks([c.div_ceil(tx), 1, 1]), &args)
+    }
+
+    /// dx and the residual's gradient of rows of [n, c], whose means are known where statistics are those of x.
+    fn channels_back_apply(
+        &self,
+        b: &Back<'_>,
+        [n, c]: [usize; 2],
+        geometry: &ColumnGeometry,
+        coef: Option<&View<'_>>,
+    ) -> Result<()> {
+        let dt = b.dt();
+        let BackInputs { dy, x, gamma, beta, y, r, mean, rstd } = self.back_inputs(b);
+        let args = NormBwdApplyChannelsArgs {
+            dy,
+            x,
+            gamma,
+            beta,
+            y,
+            r,
+            mean,
+            rstd,
+            coef: self.arg_opt(coef),
+            dx: self.grad_arg(&b.dx),
+            dr: self.grad_arg(&b.dresidual),
+            n: long(n),
+            items: items(dt, c),
+            tx: int(geometry.tx),
+            chunk: long(geometry.chunk),
+            // A value that equals its own mean has no gradient.
+            alone: i32::from(n == 1 && coef.is_some()),
+            act: b.act.number,
+            p: b.act.p,
+            accumulate: b.adds(&b.dx),
+            accumulate_r: b.adds(&b.dresidual),
+        };
+        self.launch(&NORM_BWD_APPLY_CHANNELS, dt, b.act.unit, geometry.grid(), &args)
+    }
+}
