@@ -115,13 +115,14 @@ impl ColumnGeometry {
         ColumnGeometry { wide, tx, chunk, chunks: n.div_ceil(chunk).max(1), tiles }
     }
 
-    /// As [`new`](ColumnGeometry::new) for whole aligned rows, with no more chunks than four blocks per unit need: each of them leaves partial sums.
-    pub(crate) fn few_chunks([n, cols]: [usize; 2], a: Alignment, caps: &Caps) -> Self {
+    /// As [`new`](ColumnGeometry::new) for whole aligned rows, with no more chunks than `per_unit` blocks per unit need: each of them leaves partial
+    /// sums.
+    pub(crate) fn few_chunks([n, cols]: [usize; 2], a: Alignment, per_unit: usize, caps: &Caps) -> Self {
         let items = cols / a.vector();
         let tx = pow2(items, 32);
         let tiles = items.div_ceil(tx);
         let chunks =
-            (caps.compute_units as usize * 4).div_ceil(tiles.max(1)).min(n / (LANES / tx * 4)).max(1);
+            (caps.compute_units as usize * per_unit).div_ceil(tiles.max(1)).min(n / (LANES / tx * 4)).max(1);
         let chunk = n.div_ceil(chunks).max(1);
         ColumnGeometry { wide: true, tx, chunk, chunks: n.div_ceil(chunk).max(1), tiles }
     }
@@ -179,9 +180,9 @@ pub(crate) mod tests {
         assert!(!ColumnGeometry::new([4096, 63], a, &gpu()).wide);
         assert!(!ColumnGeometry::new([4096, 64], Alignment { phase: 4, ..a }, &gpu()).wide);
         assert_eq!(ColumnGeometry::new([0, 0], a, &gpu()).tiles, 0);
-        let few = ColumnGeometry::few_chunks([64 * 56 * 56, 64], a, &gpu());
+        let few = ColumnGeometry::few_chunks([64 * 56 * 56, 64], a, 4, &gpu());
         assert_eq!((few.tx, few.tiles, few.chunks, few.chunk), (8, 1, 528, 381));
-        assert_eq!(ColumnGeometry::few_chunks([64 * 49, 2048], a, &gpu()).chunks, 64);
-        assert_eq!(ColumnGeometry::few_chunks([3, 8], a, &gpu()).chunks, 1);
+        assert_eq!(ColumnGeometry::few_chunks([64 * 49, 2048], a, 4, &gpu()).chunks, 64);
+        assert_eq!(ColumnGeometry::few_chunks([3, 8], a, 4, &gpu()).chunks, 1);
     }
 }

@@ -3,8 +3,8 @@
  *
  *   dx (+)= rstd * (gamma * dz - mean(gamma * dz) - xh * mean(gamma * dz * xh))      dr (+)= dz      dgamma = sum of dz * xh      dbeta = sum of dz
  *
- * _apply_channels: the forward map, whose statistics are known (norm_columns takes them); _bwd_sums_channels: sums of dz * xh, and of dz `second`
- * entries behind, of each chunk of rows; _bwd_join_channels: dgamma, dbeta and the means (coef) from them; _bwd_apply_channels: dx and dr (without
+ * _moments_channels: mean and m2 of each chunk of rows; _combine_channels: the statistics from them; _apply_channels: the forward map;
+ * _bwd_sums_channels: sums of dz * xh, and of dz `second` entries behind, of each chunk of rows; _bwd_join_channels: dgamma, dbeta and the means (coef) from them; _bwd_apply_channels: dx and dr (without
  * coef: statistics were given).
  * A thread keeps what it needs of an item of channels in registers and goes down the rows of a chunk; the maps begin with the last chunk, which may
  * still be cached. Launch: tiles of tx items side by side times chunks of rows, exactly as many blocks as that takes. Arithmetic in gk_f.
@@ -46,7 +46,109 @@ GK_FN gk_vec gk_channel_params(GK_GLOBAL const gk_t* p, int item, gk_f none)
     return r;
 }
 
+/* The sum of value v, which thread t has at v * GK_BLOCK + t, over the threads of the item of channels `lane`. */
+GK_FN gk_f gk_channel_sum(GK_LOCAL_PTR const gk_f* all, int v, int lane, int tx)
+{
+    gk_f s = GK_R(0.0);
+    for (int j = lane; j < GK_BLOCK; j += tx) s += all[v * GK_BLOCK + j];
+    return s;
+}
+
 // Units: FLOATS64 x EPILOGUES
+/* part[2e], part[2e + 1] = mean and m2 of channel e % c over chunk e / c (Welford, 1962, four rows at a time; combined after Chan et al.). */
+GK_KERNEL(norm_moments_channels)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 n, int items, int tx, gk_i64 chunk)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_f, part);
+    GK_LOCAL gk_f all[2 * GK_W * GK_BLOCK];
+    gk_channel_rows at = gk_channel_rows_of(gk_bid(0), n, items, tx, chunk);
+    int tiles = (items + tx - 1) / tx, block = gk_bid(0) / tiles, tile = gk_bid(0) - block * tiles;
+    gk_i64 first = block * chunk, rows = (first + chunk < n ? first + chunk : n) - first;
+    gk_vec mean = gk_zeros(), m2 = gk_zeros();
+    gk_f count = GK_R(0.0);
+    GK_ROLLED for (gk_i64 row = at.row; row < at.end; row += GK_NORM_ROWS * at.step) {
+        gk_raw16 a[GK_NORM_ROWS];
+        gk_f live = GK_R(0.0), share;
+        GK_UNROLL for (int u = 0; u < GK_NORM_ROWS; u++)
+            if (row + u * at.step < at.end) {
+                a[u] = gk_load16((GK_GLOBAL const void*)(x + (row + u * at.step) * at.cols + at.item * GK_W));
+                live += GK_R(1.0);
+            }
+        share = gk_recip(live);
+        gk_vec v[GK_NORM_ROWS], s = gk_zeros(), q = gk_zeros();
+        GK_UNROLL for (int u = 0; u < GK_NORM_ROWS; u++) {
+            v[u] = gk_zeros();
+            if (row + u * at.step < at.end) v[u] = gk_decode16(a[u]);
+            GK_UNROLL for (int k = 0; k < GK_W; k++) s.v[k] += v[u].v[k];
+        }
+        GK_UNROLL for (int k = 0; k < GK_W; k++) s.v[k] *= share;
+        GK_UNROLL for (int u = 0; u < GK_NORM_ROWS; u++)
+            if (row + u * at.step < at.end) {
+                GK_UNROLL for (int k = 0; k < GK_W; k++) q.v[k] += (v[u].v[k] - s.v[k]) * (v[u].v[k] - s.v[k]);
+            }
+        share = live * gk_recip(count + live);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) {
+            gk_f d = s.v[k] - mean.v[k], joined = mean.v[k] + d * share;
+            m2.v[k] += q.v[k] + d * d * count * share;
+            /* An infinite mean stays one. */
+            mean.v[k] = gk_isnan(joined) ? mean.v[k] + s.v[k] : joined;
+        }
+        count += live;
+    }
+    GK_UNROLL for (int k = 0; k < GK_W; k++) {
+        all[k * GK_BLOCK + gk_lid()] = mean.v[k];
+        all[(GK_W + k) * GK_BLOCK + gk_lid()] = m2.v[k];
+    }
+    GK_BARRIER();
+    GK_ROLLED for (int o = gk_lid(); o < GK_W * tx; o += GK_BLOCK) {
+        int k = o / tx, lane = o & (tx - 1), item = tile * tx + lane;
+        gk_f m = GK_R(0.0), sum = GK_R(0.0);
+        /* Thread y of an item has taken (rows - y) / step rows, rounded up. */
+        for (int y = 0; y < at.step; y++) {
+            gk_f taken = (gk_f)((rows - y + at.step - 1) / at.step);
+            if (y < rows) m += taken * all[k * GK_BLOCK + y * tx + lane];
+        }
+        m /= (gk_f)rows;
+        for (int y = 0; y < at.step; y++) {
+            gk_f taken = (gk_f)((rows - y + at.step - 1) / at.step), d = all[k * GK_BLOCK + y * tx + lane] - m;
+            if (y < rows) sum += all[(GK_W + k) * GK_BLOCK + y * tx + lane] + taken * d * d;
+        }
+        if (item < items) {
+            gk_i64 to = 2 * (block * at.cols + item * GK_W + k);
+            part[to] = m;
+            part[to + 1] = sum;
+        }
+    }
+}
+
+/* Statistics of the channels from those of chunks of `chunk` rows out of n, and the running ones. The threads of a block lie over tx channels side by
+ * side. */
+GK_KERNEL(norm_combine_channels)(GK_IN(gk_f, part), GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), GK_OUT(gk_f, running_mean), GK_OUT(gk_f, running_var),
+                                 GK_IN(gk_i64, counter), int chunks, int channels, int tx, gk_i64 chunk, gk_i64 n, gk_f eps, gk_f momentum)
+{
+    GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_f, mean); GK_BIND_OUT(gk_f, rstd); GK_BIND_OUT(gk_f, running_mean); GK_BIND_OUT(gk_f, running_var);
+    GK_BIND_IN(gk_i64, counter);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    int c = gk_bid(0) * tx + (gk_lid() & (tx - 1)), step = GK_BLOCK / tx, from = c < channels ? gk_lid() / tx : chunks;
+    gk_f sum = GK_R(0.0), m2 = GK_R(0.0), rows = (gk_f)chunk, last = (gk_f)(n - (chunks - 1) * chunk), m;
+    for (int i = from; i < chunks; i += step) sum += (i + 1 < chunks ? rows : last) * part[2 * ((gk_i64)i * channels + c)];
+    m = gk_across_sum(sum, tmp, tx) / (gk_f)n;
+    for (int i = from; i < chunks; i += step) {
+        gk_i64 at = 2 * ((gk_i64)i * channels + c);
+        gk_f d = part[at] - m;
+        m2 += part[at + 1] + (i + 1 < chunks ? rows : last) * d * d;
+    }
+    m2 = gk_across_sum(m2, tmp, tx);
+    if (gk_lid() < tx && c < channels) {
+        gk_f f = counter ? GK_R(1.0) / (gk_f)(counter[0] + 1) : momentum;
+        if (mean) mean[c] = m;
+        rstd[c] = GK_R(1.0) / gk_sqrt(m2 / (gk_f)n + eps);
+        if (running_mean) {
+            running_mean[c] = (GK_R(1.0) - f) * running_mean[c] + f * m;
+            running_var[c] = (GK_R(1.0) - f) * running_var[c] + f * (m2 / ((gk_f)n - GK_R(1.0)));
+        }
+    }
+}
+
 GK_KERNEL(norm_apply_channels)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
                                GK_OUT(gk_t, y), gk_i64 n, int items, int tx, gk_i64 chunk, int act, gk_f p)
 {
@@ -122,10 +224,10 @@ GK_KERNEL(norm_bwd_sums_channels)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, g
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, r);
     GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd); GK_BIND_OUT(gk_f, part);
-    GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_LOCAL gk_f all[2 * GK_W * GK_BLOCK];
     gk_channel_rows at = gk_channel_rows_of(gk_bid(0), n, items, tx, chunk);
     gk_vec m = gk_zeros(), q = gk_zeros(), s1 = gk_zeros(), s2 = gk_zeros();
-    gk_i64 to = (gk_i64)(gk_bid(0) / ((items + tx - 1) / tx)) * at.cols + at.item * GK_W;
+    int tiles = (items + tx - 1) / tx, block = gk_bid(0) / tiles, tile = gk_bid(0) - block * tiles;
     if (at.live) {
         m = gk_channel_values(mean, at.item);
         q = gk_channel_values(rstd, at.item);
@@ -141,8 +243,14 @@ GK_KERNEL(norm_bwd_sums_channels)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, g
             }
     }
     GK_UNROLL for (int k = 0; k < GK_W; k++) {
-        gk_f t1 = gk_across_sum(s1.v[k], tmp, tx), t2 = gk_across_sum(s2.v[k], tmp, tx);
-        if (gk_lid() < tx && at.live) { part[to + k] = t2; part[second + to + k] = t1; }
+        all[k * GK_BLOCK + gk_lid()] = s2.v[k];
+        all[(GK_W + k) * GK_BLOCK + gk_lid()] = s1.v[k];
+    }
+    GK_BARRIER();
+    GK_ROLLED for (int o = gk_lid(); o < 2 * GK_W * tx; o += GK_BLOCK) {
+        int v = o / tx, lane = o & (tx - 1), item = tile * tx + lane;
+        gk_f sum = gk_channel_sum(all, v, lane, tx);
+        if (item < items) part[(v < GK_W ? 0 : second) + block * at.cols + item * GK_W + (v & (GK_W - 1))] = sum;
     }
 }
 

@@ -314,6 +314,37 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `norm_moments_channels`.
+    NormMomentsChannelsArgs {
+        x: In("gk_t"),
+        part: Out("gk_f"),
+        n: I64,
+        items: I32,
+        tx: I32,
+        chunk: I64,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `norm_combine_channels`.
+    NormCombineChannelsArgs {
+        part: In("gk_f"),
+        mean: Out("gk_f"),
+        rstd: Out("gk_f"),
+        running_mean: Out("gk_f"),
+        running_var: Out("gk_f"),
+        counter: In("gk_i64"),
+        chunks: I32,
+        channels: I32,
+        tx: I32,
+        chunk: I64,
+        n: I64,
+        eps: Real,
+        momentum: Real,
+    }
+}
+
+kernel_args! {
     /// Arguments of `norm_apply_channels`.
     NormApplyChannelsArgs {
         x: In("gk_t"),
@@ -619,6 +650,8 @@ kernel_table! {
     NORM_BWD_SETS: NormBwdSetsArgs = "norm/backward_aligned.c" "norm_bwd_sets" [(FLOATS64, EPILOGUES)];
     NORM_BWD_PARTIAL_ALIGNED: NormBwdPartialAlignedArgs = "norm/backward_aligned.c" "norm_bwd_partial_aligned" [(FLOATS64, EPILOGUES)];
     NORM_BWD_APPLY_ALIGNED: NormBwdApplyAlignedArgs = "norm/backward_aligned.c" "norm_bwd_apply_aligned" [(FLOATS64, EPILOGUES)];
+    NORM_MOMENTS_CHANNELS: NormMomentsChannelsArgs = "norm/channels_last.c" "norm_moments_channels" [(FLOATS64, EPILOGUES)];
+    NORM_COMBINE_CHANNELS: NormCombineChannelsArgs = "norm/channels_last.c" "norm_combine_channels" [(FLOATS64, EPILOGUES)];
     NORM_APPLY_CHANNELS: NormApplyChannelsArgs = "norm/channels_last.c" "norm_apply_channels" [(FLOATS64, EPILOGUES)];
     NORM_BWD_SUMS_CHANNELS: NormBwdSumsChannelsArgs = "norm/channels_last.c" "norm_bwd_sums_channels" [(FLOATS64, EPILOGUES)];
     NORM_BWD_JOIN_CHANNELS: NormBwdJoinChannelsArgs = "norm/channels_last.c" "norm_bwd_join_channels" [(FLOATS64, EPILOGUES)];

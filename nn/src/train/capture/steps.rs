@@ -144,7 +144,8 @@ impl Steps {
             return plainly(inputs, step);
         }
         // In any other order of memory other kernels might serve than in the graph.
-        let inputs = inputs.iter().map(|t| t.detach().contiguous()).collect::<Result<Vec<_>>>()?;
+        let dense = |t: &Tensor| t.detach().in_format(t.memory_format());
+        let inputs = inputs.iter().map(dense).collect::<Result<Vec<_>>>()?;
         let more = more << 1 | u64::from(grad_enabled());
         let Some(at) = self.place(more, &inputs) else { return plainly(&inputs, step) };
         match &mut self.known[at].1 {

@@ -4,7 +4,7 @@ use super::Gathered;
 use super::format::{laid_out, like};
 use super::plan::{ConvProblem, VENDOR, WeightProblem};
 use crate::backend::BackendExt;
-use crate::buffer::{GradMut, View};
+use crate::buffer::{Buffer, GradMut, View};
 use crate::cpu::{HostElement, with_dtype};
 use crate::driver::{ConvPass, ConvTensor, VendorConv, VendorConvProblem};
 use crate::dtype::DType;
@@ -13,7 +13,9 @@ use crate::engine::launch::aligned16;
 use crate::engine::ops::gemm::{MatrixOperand, Product};
 use crate::engine::plan::Reason;
 use crate::error::Result;
+use crate::layout::Layout;
 use crate::ops::activation::Activation;
+use crate::ops::check;
 use crate::ops::conv::{Conv, ConvIo, ConvShape};
 use crate::ops::gemm::{Extents, Precision, fused_act};
 use crate::ops::shape::ShapeOps;
@@ -55,6 +57,7 @@ impl Wanted {
                 return Err("its output has fewer windows than fit".into());
             }
         }
+        let ci = self.channels();
         let tensor = |n: usize, c: usize, map: [usize; 3]| {
             let mut extents = [1; 5];
             (extents[0], extents[1]) = (n, c);
@@ -69,8 +72,8 @@ impl Wanted {
         Ok(VendorConvProblem {
             pass: self.pass,
             axes,
-            x: tensor(s.n, s.ci, s.input),
-            w: tensor(s.co, s.cig(), s.kernel),
+            x: tensor(s.n, ci, s.input),
+            w: tensor(s.co, ci / s.groups, s.kernel),
             y: tensor(s.n, s.co, s.output),
             pad: axis(s.pad, 0),
             pad_end: axis(pad_end, 0),
@@ -82,6 +85,18 @@ impl Wanted {
         })
     }
 }
+
+impl Wanted {
+    /// Channels of the problem's input: its kernels for channels-last images of 16 bits take eight at a time, and few of them (the colours of an image,
+    /// say) go much slower than as many zeros more.
+    fn channels(&self) -> usize {
+        let fits = self.last && self.dtype.is_half() && self.pass != ConvPass::Input && self.s.groups == 1;
+        if fits { self.s.ci.next_multiple_of(PADDED) } else { self.s.ci }
+    }
+}
+
+/// Channels that the library's kernels read at a time.
+const PADDED: usize = 8;
 
 impl<'a> Gathered<'a> {
     /// The problem of a library that this one is.
@@ -133,6 +148,18 @@ impl Engine {
         Ok(p)
     }
 
+    /// A channels-last tensor [N, c, S..] with zeros behind its channels.
+    fn padded_channels(&self, v: &View<'_>, channels: usize) -> Result<(Buffer, Layout)> {
+        let mut shape = v.shape().to_vec();
+        shape[1] = channels;
+        let layout = check::layout("conv", "x", Layout::channels_last(&shape))?;
+        let room = self.scratch(v.dtype(), layout.numel())?;
+        self.fill(0.0, room.alias_mut())?;
+        let to = room.alias_mut().map("x", |_| layout.narrow(1, 0, v.shape()[1]))?;
+        self.strided_copy(*v, to.into())?;
+        Ok((room, layout))
+    }
+
     /// A convolution, or its adjoint, by the library, and what follows the product in f32.
     pub(super) fn vendor_gathered(
         &self,
@@ -140,6 +167,16 @@ impl Engine {
         p: &VendorConvProblem,
         q: Gathered<'_>,
     ) -> Result<()> {
+        let (have, want) = (q.p.s.ci, p.x.extents[1]);
+        if have == want {
+            return self.vendor_product(op, p, q);
+        }
+        let (x, w) = (self.padded_channels(&q.x, want)?, self.padded_channels(&q.w, want)?);
+        let (x, w) = (x.0.view().map("x", |_| Ok(x.1))?, w.0.view().map("w", |_| Ok(w.1))?);
+        self.vendor_product(op, p, Gathered { x, w, ..q })
+    }
+
+    fn vendor_product(&self, op: &'static str, p: &VendorConvProblem, q: Gathered<'_>) -> Result<()> {
         let Ok(lib) = self.driver().vendor_conv() else { return self.portable_gathered(q) };
         if !self.gathered_race(op, lib, p, &q)? {
             return self.portable_gathered(q);
@@ -230,6 +267,16 @@ impl Engine {
     ) -> Result<()> {
         let lib = self.driver().vendor_conv().map_err(|why| self.no_variant(op, why.into()))?;
         let dw = g.out.as_view();
+        let channels = p.x.extents[1];
+        if channels != s.ci {
+            let (room, layout) = self.padded_channels(&x, channels)?;
+            let mut shape = dw.shape().to_vec();
+            shape[1] = channels;
+            let part = self.scratch(p.dtype, shape.iter().product())?;
+            let all = part.view().map("dw", |_| Layout::channels_last(&shape))?;
+            self.dnn_call(lib, p, [&room.view().map("x", |_| Ok(layout))?, &all, &dy])?;
+            return self.strided_copy(all.map("dw", |l| l.narrow(1, 0, s.ci))?, g);
+        }
         let own =
             WeightProblem { s: *s, dtype: p.dtype, last: false, vendor: Err("") }.best(self.device_caps());
         let theirs = || -> Result<()> {

@@ -327,8 +327,8 @@ impl Engine {
             PlaneNormBwdPlan::Groups { items, bits, blocks } => {
                 return self.aligned_back_groups(b, &planes, items, bits, blocks);
             }
-            PlaneNormBwdPlan::ChannelsLast(geometry) => {
-                return self.channels_back(b, [n, c], &geometry, training);
+            PlaneNormBwdPlan::ChannelsLast(rows) => {
+                return self.channels_back(b, [n, c], &rows, training);
             }
             PlaneNormBwdPlan::Steps { sums, map } => (sums, map),
         };

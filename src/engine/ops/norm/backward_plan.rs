@@ -1,7 +1,7 @@
 //! How normalization runs, backward.
 
 use super::cut::{Cut, Groups, fits_i32, too_many};
-use super::plan::{CHANNELS_LAST, SHORT_PLANE, channels_last};
+use super::plan::{CHANNELS_LAST, ChannelsLast, SHORT_PLANE, channels_last};
 use crate::device::Caps;
 use crate::engine::geometry::{Alignment, ColumnGeometry, RowGeometry};
 use crate::engine::launch::{LANES, pow2};
@@ -147,7 +147,7 @@ pub(crate) enum PlaneNormBwdPlan {
     /// A group of planes of `items` per block, which reads it twice, the second time from a cache.
     Groups { items: usize, bits: u32, blocks: usize },
     /// Sums over chunks of rows of channels, their combination, then the map.
-    ChannelsLast(ColumnGeometry),
+    ChannelsLast(ChannelsLast),
     /// Sums, their means, then the map.
     Steps { sums: PlaneSums, map: BackMap },
 }

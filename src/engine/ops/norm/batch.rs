@@ -71,6 +71,7 @@ impl Engine {
     ) -> Result<()> {
         let dt = to.dt;
         let (part, sets, by_outer) = match plan {
+            ChannelStats::ChannelsLast(geometry) => return self.channels_stats(geometry, x, [n, c], to),
             ChannelStats::Columns(geometry) => {
                 let part = self.scratch(dt.accumulator(), 2 * geometry.chunks * c * s)?;
                 let args = NormColumnsArgs {

@@ -6,8 +6,9 @@ use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::geometry::ColumnGeometry;
 use crate::engine::launch::{Grid, LANES, int, long, pow2};
-use crate::engine::ops::norm::Act;
 use crate::engine::ops::norm::backward::{Back, BackInputs};
+use crate::engine::ops::norm::plan::ChannelsLast;
+use crate::engine::ops::norm::{Act, Statistics};
 use crate::error::Result;
 use crate::ops::norm::BatchNormFwd;
 use crate::spec::kernels::norm::*;
@@ -18,6 +19,45 @@ fn items(dtype: DType, c: usize) -> i32 {
 }
 
 impl Engine {
+    /// Statistics of the channels of [n, c].
+    pub(super) fn channels_stats(
+        &self,
+        geometry: &ColumnGeometry,
+        x: &View<'_>,
+        [n, c]: [usize; 2],
+        to: &Statistics<'_>,
+    ) -> Result<()> {
+        let (dt, unit) = (to.dt, to.unit);
+        let part = self.scratch(dt.accumulator(), 2 * geometry.chunks * c)?;
+        let args = NormMomentsChannelsArgs {
+            x: self.arg_in(x),
+            part: self.arg_in(&part.view()),
+            n: long(n),
+            items: items(dt, c),
+            tx: int(geometry.tx),
+            chunk: long(geometry.chunk),
+        };
+        self.launch(&NORM_MOMENTS_CHANNELS, dt, unit, geometry.grid(), &args)?;
+        let (counter, momentum) = self.momentum(to.running);
+        let tx = LANES / pow2(geometry.chunks, 64);
+        let args = NormCombineChannelsArgs {
+            part: self.arg_in(&part.view()),
+            mean: to.mean,
+            rstd: to.rstd,
+            running_mean: self.arg_opt_out(to.running.map(|r| &r.mean)),
+            running_var: self.arg_opt_out(to.running.map(|r| &r.var)),
+            counter,
+            chunks: int(geometry.chunks),
+            channels: int(c),
+            tx: int(tx),
+            chunk: long(geometry.chunk),
+            n: long(n),
+            eps: to.eps,
+            momentum,
+        };
+        self.launch(&NORM_COMBINE_CHANNELS, dt, unit, Grid::Blocks([c.div_ceil(tx), 1, 1]), &args)
+    }
+
     /// The map of batch norm over the rows of [n, c], whose statistics are known.
     pub(super) fn channels_apply(
         &self,
@@ -51,20 +91,20 @@ impl Engine {
         &self,
         b: &Back<'_>,
         [n, c]: [usize; 2],
-        geometry: &ColumnGeometry,
+        rows: &ChannelsLast,
         training: bool,
     ) -> Result<()> {
         let needs_means = b.dx.is_some() && training;
         let coef = needs_means.then(|| self.scratch(b.dt().accumulator(), 2 * c)).transpose()?;
         let coef = coef.as_ref().map(Buffer::view);
         if b.params() || needs_means {
-            let part = self.channels_back_sums(b, [n, c], geometry)?;
-            self.channels_back_join(b, &part.view(), [n, c], geometry, coef.as_ref())?;
+            let part = self.channels_back_sums(b, [n, c], &rows.sums)?;
+            self.channels_back_join(b, &part.view(), [n, c], &rows.sums, coef.as_ref())?;
         }
         if b.dx.is_none() && b.dresidual.is_none() {
             return Ok(());
         }
-        self.channels_back_apply(b, [n, c], geometry, coef.as_ref())
+        self.channels_back_apply(b, [n, c], &rows.map, coef.as_ref())
     }
 
     /// Sums of dz * xh, and behind them of dz, over chunks of the rows of [n, c].

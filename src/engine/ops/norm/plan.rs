@@ -208,6 +208,8 @@ pub(crate) struct BatchNormPlan {
 /// Whose moments are taken for the statistics of channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChannelStats {
+    /// Chunks of rows of channels.
+    ChannelsLast(ColumnGeometry),
     /// Columns of `[n, c * s]`.
     Columns(ColumnGeometry),
     /// Runs of planes of aligned items.
@@ -274,8 +276,8 @@ impl Problem for BatchNormProblem {
     fn plan(&self, variant: usize, caps: &Caps) -> Result<BatchNormPlan, Reason> {
         let (stats, map) = match variant {
             0 => {
-                let map = channels_last([self.n, self.c, self.s], self.operands, caps)?;
-                (ChannelStats::Columns(map), BatchMap::ChannelsLast(map))
+                let rows = channels_last([self.n, self.c, self.s], self.operands, caps)?;
+                (ChannelStats::ChannelsLast(rows.sums), BatchMap::ChannelsLast(rows.map))
             }
             1 => (self.columns(caps)?, self.aligned(caps)?),
             2 => (self.columns(caps)?, self.general()),
@@ -296,7 +298,7 @@ pub(super) fn channels_last(
     [n, c, s]: [usize; 3],
     operands: Alignment,
     caps: &Caps,
-) -> Result<ColumnGeometry, Reason> {
+) -> Result<ChannelsLast, Reason> {
     if s != 1 {
         return Err(format!("channels are {s} elements apart").into());
     }
@@ -306,7 +308,15 @@ pub(super) fn channels_last(
     if c > i32::MAX as usize {
         return Err("channels need 64-bit positions".into());
     }
-    Ok(ColumnGeometry::few_chunks([n, c], operands, caps))
+    let geometry = |per_unit| ColumnGeometry::few_chunks([n, c], operands, per_unit, caps);
+    Ok(ChannelsLast { sums: geometry(2), map: geometry(4) })
+}
+
+/// How rows of channels are taken: for sums, and by the map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ChannelsLast {
+    pub(crate) sums: ColumnGeometry,
+    pub(crate) map: ColumnGeometry,
 }
 
 /// Contiguous operands `[outer, cols, inner]` that are scaled to unit length along `cols`.
