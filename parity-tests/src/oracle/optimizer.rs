@@ -191,15 +191,18 @@ pub(crate) fn unscale(q: &Question<'_>) -> Result<Vec<Answer>, String> {
 
 /// The factor of the gradients in a clipped step, and the loss scale after it.
 pub(crate) fn grad_factor(q: &Question<'_>) -> Result<Vec<Answer>, String> {
-    let (p, all) = (q.f("p")?, q.list("g"));
+    let p = if q.s("p").is_ok_and(|p| p == "inf") { f64::INFINITY } else { q.f("p")? };
+    let all = q.list("g");
     let values = || all.iter().flat_map(|g| &g.values);
     let norm = match p.is_infinite() {
-        true => values().fold(0.0, |m: f64, v| m.max(v.abs())),
+        // NaN is larger than all.
+        true => values().fold(0.0, |m: f64, v| if v.abs() > m || v.is_nan() { v.abs() } else { m }),
         false => values().map(|v| v.abs().powf(p)).sum::<f64>().powf(1.0 / p),
     };
     let by = q.opt("inv_scale").map_or(1.0, |s| s.values[0]);
     let total = norm * by;
-    let factor = (q.f("max_norm")? / (total + 1e-6)).min(1.0) * by;
+    let c = q.f("max_norm")? / (total + 1e-6);
+    let factor = if c > 1.0 { by } else { c * by };
     // Sums of up to a few thousand terms in a tree, and chains of 32 within a thread.
     let near = |name: &str, x: f64| Answer::rounded(name, DType::F32, &[], &[x], vec![48.0 * U * x.abs()]);
     let mut out = vec![near("total", total), near("factor", factor)];

@@ -58,7 +58,7 @@ impl OptimizerOps for CpuBackend {
     fn optimizer_step(&self, rule: &OptimRule, step: &Step<'_>, params: &mut [ParamSlot<'_>]) -> Result<()> {
         const OP: &str = "optimizer_step";
         check_step(rule, step, params)?;
-        self.count();
+        let _timed = self.count("optimizer_step");
         let Some(Now { lr, t, unscale }) = self.now(OP, step)? else { return Ok(()) };
         let layer_wise = matches!(rule, OptimRule::Lars { .. } | OptimRule::Lamb { .. });
         for p in params.iter_mut() {
@@ -100,7 +100,7 @@ impl OptimizerOps for CpuBackend {
     fn clip_grad_norm(&self, p: &ClipNorm, grads: &mut [ViewMut<'_>], total: ViewMut<'_>) -> Result<()> {
         const OP: &str = "clip_grad_norm";
         check_clip_norm(p, grads, &total)?;
-        self.count();
+        let _timed = self.count("clip_grad_norm");
         let norm = total_norm(OP, p, &grads.iter().map(ViewMut::as_view).try_vec()?)?;
         store_f64(OP, &total, &[norm])?;
         let c = p.max_norm / (norm + 1e-6);
@@ -113,7 +113,7 @@ impl OptimizerOps for CpuBackend {
     fn grad_factor(&self, p: &ClipNorm, grads: &[View<'_>], io: GradFactor<'_>) -> Result<()> {
         const OP: &str = "grad_factor";
         check_factor(p, grads, &io)?;
-        self.count();
+        let _timed = self.count("grad_factor");
         let mut norm = total_norm(OP, p, grads)?;
         let mut by = 1.0;
         if let Some(s) = io.scaling {
@@ -137,7 +137,7 @@ impl OptimizerOps for CpuBackend {
     fn clip_grad_value(&self, c: f64, grads: &mut [ViewMut<'_>]) -> Result<()> {
         const OP: &str = "clip_grad_value";
         check_clip_value(c, grads)?;
-        self.count();
+        let _timed = self.count("clip_grad_value");
         let clamp = |x: f64| if x.is_nan() { x } else { x.clamp(-c, c) };
         grads.iter().try_for_each(|g| change_each(OP, g, clamp))
     }
@@ -150,7 +150,7 @@ impl OptimizerOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "clip_grad_adaptive";
         check_clip_adaptive(p, weights, grads)?;
-        self.count();
+        let _timed = self.count("clip_grad_adaptive");
         for (w, g) in weights.iter().zip(grads.iter()) {
             let [_, len] = output_units(w.shape());
             let (w, mut values) = (gather_f64(OP, *w)?, gather_f64(OP, g.as_view())?);
@@ -176,7 +176,7 @@ impl OptimizerOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "unscale_grads";
         check_unscale(scale.as_ref(), grads, &found_inf)?;
-        self.count();
+        let _timed = self.count("unscale_grads");
         let scale = scale.map_or(Ok(None), |v| Ok(Some(gather_f64(OP, v)?[0])))?;
         for g in grads.iter() {
             let bad = |found: f64, x: f64| if x.is_finite() { found } else { 1.0 };
@@ -193,7 +193,7 @@ impl OptimizerOps for CpuBackend {
     fn update_loss_scale(&self, p: &LossScale, io: LossScaleState<'_>) -> Result<()> {
         const OP: &str = "update_loss_scale";
         check_loss_scale(p, &io)?;
-        self.count();
+        let _timed = self.count("update_loss_scale");
         let skipped = gather::<f32>(OP, io.found_inf.as_view())?[0] != 0.0;
         next_scale(OP, p, &io, skipped)
     }

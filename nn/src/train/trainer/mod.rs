@@ -6,6 +6,7 @@ mod captured;
 mod closure;
 mod folder;
 mod options;
+mod profile;
 mod progress;
 mod report;
 mod resume;

@@ -7,6 +7,7 @@ use crate::core::error::{NnError, Result, invalid};
 use crate::core::hooks;
 use crate::core::span::span;
 use crate::core::tensor::Tensor;
+use crate::core::timeline;
 use crate::module::{LayerExt, auxiliary};
 use crate::train::data::Source;
 use crate::train::metrics::Totals;
@@ -162,12 +163,16 @@ impl Trainer<'_> {
     }
 
     fn clear(&self) -> Result<()> {
-        self.optimizer.zero_grad()
+        timeline::optimizer("zero_grad", || self.optimizer.zero_grad())
     }
 
     /// Clips and updates.
     pub(super) fn update(&mut self) -> Result<()> {
         span!("optimizer");
+        timeline::optimizer("update", || self.clip_and_step())
+    }
+
+    fn clip_and_step(&mut self) -> Result<()> {
         let bad = self.watch.as_ref().map(|w| w.bad());
         match self.options.clip {
             Some(Clip::Norm(n)) => return self.optimizer.step_clipped_unless(n, 2.0, bad).map(drop),

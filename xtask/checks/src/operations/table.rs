@@ -54,6 +54,7 @@ pub(super) const ROWS: &[Row] = &[
     row("pin_variant", "", DEVICE),
     row("explain_calls", "", DEVICE),
     row("capture_calls", "`torch.cuda.graph`", DEVICE),
+    row("profile_calls", "`torch.profiler.profile`", "`Trainer::profile`"),
     // Elementwise.
     row(
         "unary",
