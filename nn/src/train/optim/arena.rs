@@ -5,36 +5,19 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use trefoil::ops::elementwise::{Binary, Ternary};
-use trefoil::ops::optimizer::{OptimRule, PACKED_BLOCK, PackedSlot, ParamSlot, STATES, STEP_NUMBERS, Step};
+use trefoil::ops::optimizer::{OptimRule, PACKED_BLOCK, PackedSlot, ParamSlot, STATES, Step};
 use trefoil::ops::random::Rng;
 use trefoil::{BackendExt, Buffer, DType, GpuError, ViewMut};
 
 use crate::core::error::{NnError, Result};
 use crate::core::limits;
-use crate::core::tensor::{Device, Operand, Storage, Tensor, contiguous};
+use crate::core::tensor::{Device, Storage, Tensor};
 use crate::module::Param;
+use crate::train::optim::numbers::StepNumbers;
 use crate::train::optim::recorded::Missed;
 
 /// Every parameter starts at a multiple of this many elements, so that 16-byte accesses stay aligned. The gaps are zero and stay zero.
 const ALIGN: usize = 64;
-
-/// Calls of a recorded step at most: parameters that missed different numbers of steps have calls of their own.
-pub(crate) const CALLS: usize = 8;
-
-/// Place of the share of the moving average among the numbers of a step; rules leave it free.
-pub(crate) const AVERAGE_SHARE: usize = STEP_NUMBERS - 1;
-
-/// Steps whose numbers are in device memory at a time.
-pub(crate) const STEPS_AHEAD: usize = 64;
-
-/// Numbers of recorded steps in device memory, in the states' dtype.
-#[derive(Clone)]
-struct StepNumbers {
-    /// Of the present step, `[CALLS, STEP_NUMBERS]`.
-    now: Tensor,
-    /// Of the present and the next steps, `[STEPS_AHEAD, CALLS * STEP_NUMBERS]`.
-    ahead: Tensor,
-}
 
 struct Entry {
     name: String,
@@ -335,46 +318,15 @@ impl Arena {
     /// Makes room for the numbers of recorded steps.
     pub(crate) fn keep_numbers(&mut self) -> Result<()> {
         if self.numbers.is_none() {
-            let dtype = self.values.dtype().accumulator();
-            let zeros = |shape: &[usize]| Tensor::zeros(&self.device, dtype, shape);
-            let ahead = zeros(&[STEPS_AHEAD, CALLS * STEP_NUMBERS])?;
-            self.numbers = Some(StepNumbers { now: zeros(&[CALLS, STEP_NUMBERS])?, ahead });
+            self.numbers = Some(StepNumbers::new(&self.device, self.values.dtype().accumulator())?);
         }
         Ok(())
     }
 
-    fn step_numbers(&self) -> Result<&StepNumbers> {
+    /// The numbers of recorded steps. Errors: a step that was never made as a plain call.
+    pub(crate) fn numbers(&self) -> Result<&StepNumbers> {
         let why = "it was never made as a plain call before";
         Ok(self.numbers.as_ref().ok_or(GpuError::Capture { op: "Optimizer::step", why })?)
-    }
-
-    /// The numbers of the steps ahead, for the host to write.
-    pub(crate) fn numbers_ahead(&self) -> Result<Tensor> {
-        Ok(self.step_numbers()?.ahead.clone())
-    }
-
-    /// Takes the numbers of the step at the position `row` (i64 `[1]`) of those ahead, one launch.
-    pub(crate) fn take_numbers(&self, row: &Operand) -> Result<()> {
-        let n = self.step_numbers()?;
-        let now = n.now.relayout(contiguous("numbers", &[1, CALLS * STEP_NUMBERS])?).operand();
-        let (ahead, row) = (n.ahead.operand(), row.view()?);
-        Ok(self.device.index_select(0, ahead.view()?, row, now.grad(false)?)?)
-    }
-
-    /// The present numbers of call `k` of a recorded step. Errors: a step that was never made as a plain call; too many calls.
-    pub(crate) fn numbers(&self, k: usize) -> Result<Tensor> {
-        if k >= CALLS {
-            let why = "its parameters have missed too many different numbers of steps";
-            return Err(GpuError::Capture { op: "Optimizer::step", why }.into());
-        }
-        self.part_of_numbers(k * STEP_NUMBERS, STEP_NUMBERS)
-    }
-
-    fn part_of_numbers(&self, start: usize, len: usize) -> Result<Tensor> {
-        let part = contiguous("numbers", &[len])?.shifted(start);
-        let why = "its numbers have no room";
-        let part = part.map_err(|_| GpuError::Capture { op: "Optimizer::step", why })?;
-        Ok(self.step_numbers()?.now.relayout(part))
     }
 
     /// How many steps the parameters of some tensors missed, shared with them; those of all others.
@@ -577,7 +529,7 @@ impl Arena {
     /// [`update_average`](Arena::update_average) with the share among the present numbers.
     pub(crate) fn update_average_recorded(&self) -> Result<()> {
         let Some(a) = &self.average else { return Ok(()) };
-        let (w, share) = (self.precise()?, self.part_of_numbers(AVERAGE_SHARE, 1)?.operand());
+        let (w, share) = (self.precise()?, self.numbers()?.average_share()?.operand());
         Ok(self.device.ternary(Ternary::Lerp, a.view(), w.view(), share.view()?, a.alias_mut())?)
     }
 

@@ -2,6 +2,7 @@
 
 mod arena;
 mod matrix;
+mod numbers;
 mod optimizer;
 mod recorded;
 mod rules;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use trefoil::ops::optimizer::{OptimRule, STEP_NUMBERS};
 use trefoil::{DType, GpuError};
 
-use super::arena::{AVERAGE_SHARE, CALLS, STEPS_AHEAD};
+use super::numbers::{AVERAGE_SHARE, CALLS, STEPS_AHEAD};
 use super::schedule::{Plateau, Schedule};
 use crate::core::capture::Hook;
 use crate::core::error::Result;

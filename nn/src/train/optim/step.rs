@@ -201,10 +201,10 @@ impl Optimizer {
                 capture::refuse("Optimizer::step", "its parameters are not on the device that records")?;
                 continue;
             };
-            m.arena.take_numbers(&cell)?;
+            m.arena.numbers()?.take(&cell)?;
         }
         self.clock.next_row();
-        self.members.iter().map(|m| m.arena.numbers_ahead()).collect()
+        self.members.iter().map(|m| Ok(m.arena.numbers()?.ahead())).collect()
     }
 
     /// The step of a member's parameters that got gradients. What a recorded one reads from device memory is added to `calls`.
@@ -221,7 +221,7 @@ impl Optimizer {
             if !capture::records() {
                 return Ok(None);
             }
-            let ([params, _], now) = (a.missed_of(group), a.numbers(k)?);
+            let ([params, _], now) = (a.missed_of(group), a.numbers()?.call(k)?);
             Ok(Some(Numbers { rule: m.rule, lr_factor: m.lr_factor, place: (i, k), now, missed, params }))
         };
         if let (OptimRule::Adaptive(rule), Some(memory), false) = (&m.rule, a.memory_mut(), active.is_empty())
