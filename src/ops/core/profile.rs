@@ -24,7 +24,8 @@ impl ProfiledOp {
 pub struct ProfiledLaunch {
     /// Name of the kernel.
     pub name: String,
-    /// Place in [`Profile::ops`] of the operation that it is part of.
+    /// Place in [`Profile::ops`] of the operation whose operands were last checked before it. Where an operation calls another within (the gradient of a
+    /// product that of its activation), the kernels behind that count as the latter's.
     pub op: Option<usize>,
     /// When the host queued it, in nanoseconds since [`Profile::began`].
     pub queued_ns: u64,
