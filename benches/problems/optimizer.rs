@@ -1,8 +1,8 @@
 //! Optimizer steps, clipping, loss scaling.
 
 use trefoil::ops::optimizer::{
-    AdaptiveRule, ClipAdaptive, ClipNorm, LossScale, LossScaleState, OptimRule, PACKED_BLOCK, PackedSlot,
-    ParamSlot, RowSlot, Scalar, Step,
+    AdaptiveRule, ClipAdaptive, ClipNorm, GradFactor, LossScale, LossScaleState, OptimRule, PACKED_BLOCK,
+    PackedSlot, ParamSlot, RowSlot, Scalar, Scaling, Step,
 };
 use trefoil::ops::random::Rng;
 use trefoil::{BackendExt, Buffer, DType, Result, ViewMut};
@@ -253,6 +253,24 @@ pub(super) const PROBLEMS: &[Problem] = &[
         bytes(2 * total * dt.size(), move |gpu| {
             let mut list: Vec<ViewMut<'_>> = g.iter_mut().map(Buffer::view_mut).collect();
             gpu.unscale_grads(Some(scale.view()), &mut list, found.view_mut())
+        })
+    }),
+    problem("grad_factor", "list", F32_BF16, |cx, dt| {
+        let total: usize = sizes(cx).iter().sum();
+        let g = normals(cx, dt, &sizes(cx))?;
+        let one = |x: f32| cx.gpu.upload(&[x]);
+        let (mut scale, mut inverse, mut found) = (one(1024.0)?, one(1.0 / 1024.0)?, one(0.0)?);
+        let (mut factor, mut skip) = (one(0.0)?, one(0.0)?);
+        let (mut good, mut step) = (cx.gpu.upload(&[0i64])?, cx.gpu.upload(&[1i64])?);
+        let mut count = cx.gpu.upload(&[0i64])?;
+        bytes(total * dt.size(), move |gpu| {
+            let list: Vec<_> = g.iter().map(Buffer::view).collect();
+            let state = LossScaleState::new(scale.view_mut(), good.view_mut(), found.view_mut())
+                .inv_scale(inverse.view_mut())
+                .step(step.view_mut());
+            let scaling = Scaling::new(LossScale::new(), state, skip.view_mut(), count.view_mut());
+            let io = GradFactor::new(factor.view_mut()).scaling(scaling);
+            gpu.grad_factor(&ClipNorm::new(1.0), &list, io)
         })
     }),
     problem("update_loss_scale", "step", F32, |cx, _| {

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, compare, devices, explain, plot, status, summary, train};
+use crate::commands::{bench, compare, devices, explain, plot, profile, status, summary, train};
 use crate::error::{CliError, Result};
 
 /// GPU kernels for deep learning: look at devices, train, measure.
@@ -33,6 +33,7 @@ Examples:
   trefoil summary examples/digits.json             layers, shapes, parameters, arithmetic
   trefoil compare examples/digits.json --backend opencl   every layer on two devices, forward and backward
   trefoil plot runs/digits                         curves of a run as SVG
+  trefoil profile examples/digits.json             kernels and layers of a training step, with their times
   trefoil bench cases.json --backend cuda          time the kernels
   trefoil explain gemm                             which implementation serves an operation
 
@@ -58,6 +59,8 @@ enum Command {
     Compare(compare::Args),
     /// Draw the curves of runs as SVG
     Plot(plot::Args),
+    /// Show where the time of a training step goes: kernels, layers, forward and backward
+    Profile(profile::Args),
     /// Time operations described by a JSON file
     Bench(bench::Args),
     /// Say which implementation serves an operation, or the operations of a network, and why not the others
@@ -73,6 +76,7 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
         Command::Summary(a) => summary::run(a, out),
         Command::Compare(a) => compare::run(a, out),
         Command::Plot(a) => plot::run(a, out),
+        Command::Profile(a) => profile::run(a, out),
         Command::Bench(a) => bench::run(a, out),
         Command::Explain(a) => explain::run(a, out),
         Command::Status(a) => status::run(a, out),

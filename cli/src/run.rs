@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
-use trefoil_nn::config::{Config, Data, TargetKind};
-use trefoil_nn::{NnError, limits};
+use trefoil_nn::config::{Config, Data, Sources, TargetKind};
+use trefoil_nn::loom::LoomNetwork;
+use trefoil_nn::network::Network;
+use trefoil_nn::{Device, InitContext, Layer, NnError, limits};
 
 use crate::error::{CliError, Result};
 use crate::network::{Content, Loom};
@@ -37,6 +39,32 @@ pub(crate) struct Run {
     pub(crate) loom: Option<Loom>,
     /// What was chosen because nothing else was said.
     pub(crate) notes: Vec<&'static str>,
+}
+
+/// The network of a run, on a device.
+pub(crate) enum Built {
+    Loom(LoomNetwork),
+    Network(Network),
+}
+
+impl Built {
+    pub(crate) fn layer(&self) -> &dyn Layer {
+        match self {
+            Built::Loom(n) => n,
+            Built::Network(n) => n,
+        }
+    }
+}
+
+impl Run {
+    /// The network, ready to train on these data.
+    pub(crate) fn build(&self, device: &Device, sources: &Sources) -> Result<Built> {
+        let Some(loom) = &self.loom else { return Ok(Built::Network(self.config.model(device, sources)?)) };
+        let train = &self.config.train;
+        let made = loom.network(&InitContext::new(device, train.seed).dtype(train.precision.dtype()))?;
+        self.config.prepare(&made, sources)?;
+        Ok(Built::Loom(made))
+    }
 }
 
 /// Parses an option that may be JSON.

@@ -72,6 +72,7 @@ fn help_is_complete() {
         "summary",
         "compare",
         "plot",
+        "profile",
         "bench",
         "explain",
         "status",
@@ -85,6 +86,7 @@ fn help_is_complete() {
         ("summary", "--batch"),
         ("compare", "--against"),
         ("plot", "--out"),
+        ("profile", "--trace"),
         ("bench", "--only"),
         ("explain", "--backend"),
         ("status", "--all"),
@@ -628,6 +630,22 @@ const CASES: &str = r#"[
 {"id": "additions", "op": "additions", "n": 100, "launches": 4},
 {"id": "mlp", "op": "train_mlp", "batch": 4, "in": 5, "hidden": [6, 7], "out": 3}
 ]"#;
+
+#[test]
+fn profile_shows_kernels_and_layers_and_writes_a_trace() {
+    let f = Folder::new("profile");
+    let trace = f.at("trace.json");
+    let shown =
+        ok(&["profile", "examples/digits.json", "--backend", "cpu", "--steps", "2", "--trace", &trace]);
+    let row =
+        |name: &str| shown.lines().find(|l| l.starts_with(name)).unwrap_or_else(|| panic!("{name}: {shown}"));
+    assert!(row("Kernel").contains("GB/s") && row("Layer").contains("Backward us"), "{shown}");
+    assert!(row("gemm").split_whitespace().count() == 7 && row("(no layer)").contains('.'), "{shown}");
+    assert!(row("per step:").contains("us on the device"), "{shown}");
+    let trace: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&trace).unwrap()).unwrap();
+    assert!(trace["traceEvents"].as_array().is_some_and(|e| e.len() > 20), "{trace}");
+    assert!(fails(&["profile", "examples/digits.json", "--steps", "0"], 1).contains("--steps"));
+}
 
 #[test]
 fn bench_times_every_operation() {

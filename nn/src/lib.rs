@@ -89,7 +89,7 @@ pub use self::io::{checkpoint, state_file, state_map};
 pub use self::module::{
     Entry, Init, InitContext, Layer, LayerExt, LocalLearning, Param, StateDict, Visitor, auxiliary,
 };
-pub use self::report::{compare, inspect, plot, summary};
+pub use self::report::{compare, inspect, plot, profile, summary};
 pub use self::train::capture::{CaptureStatus, CapturedStep, capture};
 pub use self::train::losses::{Criterion, CrossEntropyLoss, MseLoss};
 pub use self::train::model::Model;

@@ -38,6 +38,7 @@ const BEYOND: &[&str] = &[
     "rprop_update",
     "adaptive_clip",
     "unscale_grads",
+    "grad_factor",
     "update_loss_scale",
     "lion_update",
     "ftrl_update",

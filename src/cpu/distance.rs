@@ -112,7 +112,7 @@ impl DistanceOps for CpuBackend {
     fn cdist(&self, p: f64, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "cdist";
         let e = check_cdist(p, &a, &b, &y)?;
-        self.count();
+        let _timed = self.count("cdist");
         let (a, b) = (gather_f64(OP, a)?, gather_f64(OP, b)?);
         let mut out = with_capacity(y.numel())?;
         for n in 0..if e.rows * e.cols == 0 { 0 } else { e.batch } {
@@ -128,7 +128,7 @@ impl DistanceOps for CpuBackend {
     fn cdist_bwd(&self, p: f64, io: CdistBwd<'_>) -> Result<()> {
         const OP: &str = "cdist_bwd";
         let e = check_cdist_bwd(p, &io)?;
-        self.count();
+        let _timed = self.count("cdist_bwd");
         let (a, b) = (gather_f64(OP, io.a)?, gather_f64(OP, io.b)?);
         let (dy, y) = (gather_f64(OP, io.dy)?, gather_f64(OP, io.y)?);
         let (mut da, mut db) = (filled(a.len(), 0.0)?, filled(b.len(), 0.0)?);
@@ -151,7 +151,7 @@ impl DistanceOps for CpuBackend {
     fn pdist(&self, p: f64, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "pdist";
         let e = check_pdist(p, &x, &y)?;
-        self.count();
+        let _timed = self.count("pdist");
         let x = gather_f64(OP, x)?;
         let row = |i: usize| &x[i * e.len..(i + 1) * e.len];
         let pairs = (0..e.rows).flat_map(|i| (i + 1..e.rows).map(move |j| (i, j)));
@@ -162,7 +162,7 @@ impl DistanceOps for CpuBackend {
     fn pdist_bwd(&self, p: f64, dy: View<'_>, x: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "pdist_bwd";
         let e = check_pdist_bwd(p, &dy, &x, &y, &dx)?;
-        self.count();
+        let _timed = self.count("pdist_bwd");
         let (x, dy, y) = (gather_f64(OP, x)?, gather_f64(OP, dy)?, gather_f64(OP, y)?);
         let row = |i: usize| &x[i * e.len..(i + 1) * e.len];
         let mut out = filled(x.len(), 0.0)?;
@@ -188,7 +188,7 @@ impl DistanceOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "similarity";
         let e = check_similarity(op, axis, &a, &b, &y)?;
-        self.count();
+        let _timed = self.count("similarity");
         let (a, b) = (gather_f64(OP, a)?, gather_f64(OP, b)?);
         let pick = |x: &[f64], at: &[usize]| at.iter().map(|&i| x[i]).try_vec();
         let one = |at: Vec<usize>| Ok(similarity(op, &pick(&a, &at)?, &pick(&b, &at)?));
@@ -199,7 +199,7 @@ impl DistanceOps for CpuBackend {
     fn similarity_bwd(&self, op: Similarity, axis: usize, io: SimilarityBwd<'_>) -> Result<()> {
         const OP: &str = "similarity_bwd";
         let e = check_similarity_bwd(op, axis, &io)?;
-        self.count();
+        let _timed = self.count("similarity_bwd");
         let (a, b, dy) = (gather_f64(OP, io.a)?, gather_f64(OP, io.b)?, gather_f64(OP, io.dy)?);
         let (mut da, mut db) = (filled(a.len(), 0.0)?, filled(b.len(), 0.0)?);
         let pick = |x: &[f64], at: &[usize]| at.iter().map(|&i| x[i]).try_vec();

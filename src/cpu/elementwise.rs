@@ -471,7 +471,7 @@ impl ElementwiseOps for CpuBackend {
     fn unary(&self, op: Unary, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "unary";
         check_unary(op, &x, &y)?;
-        self.count();
+        let _timed = self.count("unary");
         let dtype = x.dtype();
         if !dtype.is_float() {
             let out: Vec<i64> = gather_i64(OP, x)?.into_iter().map(|x| int_unary(op, x)).try_vec()?;
@@ -487,14 +487,14 @@ impl ElementwiseOps for CpuBackend {
     fn unary_bwd(&self, op: Unary, dy: View<'_>, x: View<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "unary_bwd";
         check_unary_bwd(op, &dy, &x, &dx)?;
-        self.count();
+        let _timed = self.count("unary_bwd");
         map2(OP, [dy, x], &dx, |dy, x| unary_gradient(op, dy, x))
     }
 
     fn binary(&self, op: Binary, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "binary";
         check_binary(op, &a, &b, &y)?;
-        self.count();
+        let _timed = self.count("binary");
         let dtype = a.dtype();
         let (a, b) = (a.broadcast_to(y.shape())?, b.broadcast_to(y.shape())?);
         if dtype.is_float() {
@@ -518,7 +518,7 @@ impl ElementwiseOps for CpuBackend {
     fn binary_bwd(&self, op: Binary, io: BinaryBwd<'_>) -> Result<()> {
         const OP: &str = "binary_bwd";
         check_binary_bwd(op, &io)?;
-        self.count();
+        let _timed = self.count("binary_bwd");
         let shape = io.dy.shape();
         let [a, b] = [io.a.broadcast_to(shape)?, io.b.broadcast_to(shape)?];
         let (dy, a, b) = (gather_f64(OP, io.dy)?, gather_f64(OP, a)?, gather_f64(OP, b)?);
@@ -534,7 +534,7 @@ impl ElementwiseOps for CpuBackend {
     fn ternary(&self, op: Ternary, a: View<'_>, b: View<'_>, c: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "ternary";
         check_ternary(op, &a, &b, &c, &y)?;
-        self.count();
+        let _timed = self.count("ternary");
         let [a, b, c] = [a.broadcast_to(y.shape())?, b.broadcast_to(y.shape())?, c.broadcast_to(y.shape())?];
         if op == Ternary::Where {
             let mask = gather::<u8>(OP, a)?;
@@ -552,7 +552,7 @@ impl ElementwiseOps for CpuBackend {
     fn ternary_bwd(&self, op: Ternary, io: TernaryBwd<'_>) -> Result<()> {
         const OP: &str = "ternary_bwd";
         check_ternary_bwd(op, &io)?;
-        self.count();
+        let _timed = self.count("ternary_bwd");
         let shape = io.dy.shape();
         let [a, b, c] = [io.a.broadcast_to(shape)?, io.b.broadcast_to(shape)?, io.c.broadcast_to(shape)?];
         let dy = gather_f64(OP, io.dy)?;
@@ -569,7 +569,7 @@ impl ElementwiseOps for CpuBackend {
 
     fn cast(&self, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         check_cast(&x, &y)?;
-        self.count();
+        let _timed = self.count("cast");
         let (from, to) = (x.dtype(), y.dtype());
         if from == to {
             return with_dtype!(from, T => store("cast", &y, &gather::<T>("cast", x)?));

@@ -31,7 +31,7 @@ impl EmbeddingOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "embedding";
         check_embedding(padding_idx, &ids, &table, &y)?;
-        self.count();
+        let _timed = self.count("embedding");
         let (rows, width) = (table.shape()[0], table.shape()[1]);
         let found = self.lookup(OP, ids, rows)?;
         with_dtype!(table.dtype(), T => {
@@ -55,7 +55,7 @@ impl EmbeddingOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "embedding_renorm";
         check_embedding_renorm(max_norm, norm_type, &ids, &table)?;
-        self.count();
+        let _timed = self.count("embedding_renorm");
         let (rows, width) = (table.shape()[0], table.shape()[1]);
         let mut used = filled(rows, false)?;
         self.lookup(OP, ids, rows)?.into_iter().flatten().for_each(|r| used[r] = true);
@@ -82,7 +82,7 @@ impl EmbeddingOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "embedding_bwd";
         let padding = check_embedding_bwd(p, &dy, &ids, &dtable)?;
-        self.count();
+        let _timed = self.count("embedding_bwd");
         let (rows, width) = (dtable.out.shape()[0], dtable.out.shape()[1]);
         let found = self.lookup(OP, ids, rows)?;
         let g = gather_f64(OP, dy)?;

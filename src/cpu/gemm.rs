@@ -362,7 +362,7 @@ fn store_gradient<T: Real>(op: &'static str, g: &GradMut<'_>, data: &[T]) -> Res
 impl GemmOps for CpuBackend {
     fn gemm(&self, p: &Gemm, io: GemmIo<'_>) -> Result<()> {
         let e = check_gemm(p, &io)?;
-        self.count();
+        let _timed = self.count("gemm");
         match io.a.dtype() {
             DType::F64 => self.forward::<f64>(p, e, io),
             _ => self.forward::<f32>(p, e, io),
@@ -371,7 +371,7 @@ impl GemmOps for CpuBackend {
 
     fn gemm_bwd(&self, p: &Gemm, io: GemmBwd<'_>) -> Result<()> {
         let e = check_gemm_bwd(p, &io)?;
-        self.count();
+        let _timed = self.count("gemm_bwd");
         match io.a.dtype() {
             DType::F64 => self.backward::<f64>(p, e, io),
             _ => self.backward::<f32>(p, e, io),
@@ -393,7 +393,7 @@ impl GemmOps for CpuBackend {
         y: ViewMut<'_>,
     ) -> Result<()> {
         let e = check_gemm_ragged(p, &a, &b, &offsets, &y)?;
-        self.count();
+        let _timed = self.count("gemm_ragged");
         match a.dtype() {
             DType::F64 => self.ragged::<f64>(p, e, a, b, offsets, &y),
             _ => self.ragged::<f32>(p, e, a, b, offsets, &y),

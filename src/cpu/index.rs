@@ -208,7 +208,7 @@ impl CpuBackend {
 impl IndexOps for CpuBackend {
     fn index_select(&self, axis: usize, x: View<'_>, index: View<'_>, y: GradMut<'_>) -> Result<()> {
         check_index_select(axis, &x, &index, &y)?;
-        self.count();
+        let _timed = self.count("index_select");
         self.fetch("index_select", &self.row_pairs("index_select", axis, x.shape(), index)?, x, &y)
     }
 
@@ -222,20 +222,20 @@ impl IndexOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "index_add";
         check_index_add(axis, alpha, &index, &src, &y)?;
-        self.count();
+        let _timed = self.count("index_add");
         reduce_any(OP, ScatterReduce::Sum, true, alpha, &self.row_pairs(OP, axis, y.shape(), index)?, src, &y)
     }
 
     fn index_copy(&self, axis: usize, index: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> {
         check_index_copy(axis, &index, &src, &y)?;
-        self.count();
+        let _timed = self.count("index_copy");
         assign("index_copy", &self.row_pairs("index_copy", axis, y.shape(), index)?, src, &y)
     }
 
     fn index_fill(&self, axis: usize, value: f64, index: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "index_fill";
         check_index_fill(axis, &index, &y)?;
-        self.count();
+        let _timed = self.count("index_fill");
         let pairs = self.row_pairs(OP, axis, y.shape(), index)?;
         with_dtype!(y.dtype(), T => {
             let mut to = gather::<T>(OP, y.as_view())?;
@@ -246,13 +246,13 @@ impl IndexOps for CpuBackend {
 
     fn gather(&self, axis: usize, x: View<'_>, index: View<'_>, y: GradMut<'_>) -> Result<()> {
         check_gather(axis, &x, &index, &y)?;
-        self.count();
+        let _timed = self.count("gather");
         self.fetch("gather", &self.cell_pairs("gather", axis, x.shape(), index)?, x, &y)
     }
 
     fn scatter(&self, axis: usize, index: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> {
         check_scatter(axis, &index, &src, &y)?;
-        self.count();
+        let _timed = self.count("scatter");
         assign("scatter", &self.cell_pairs("scatter", axis, y.shape(), index)?, src, &y)
     }
 
@@ -266,7 +266,7 @@ impl IndexOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "scatter_bwd";
         check_scatter_bwd(axis, &dy, &index, dx.as_ref(), dsrc.as_ref())?;
-        self.count();
+        let _timed = self.count("scatter_bwd");
         let pairs = self.cell_pairs(OP, axis, dy.shape(), index)?;
         let mut winner = repeated(dy.numel(), None)?;
         pairs.iter().for_each(|&(d, s)| winner[d] = Some(s));
@@ -296,7 +296,7 @@ impl IndexOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "scatter_reduce";
         check_scatter_reduce(axis, &index, &src, &y)?;
-        self.count();
+        let _timed = self.count("scatter_reduce");
         reduce_any(OP, how, include_self, 1.0, &self.cell_pairs(OP, axis, y.shape(), index)?, src, &y)
     }
 
@@ -309,7 +309,7 @@ impl IndexOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "scatter_reduce_bwd";
         check_scatter_reduce_bwd(axis, &io)?;
-        self.count();
+        let _timed = self.count("scatter_reduce_bwd");
         let pairs = self.cell_pairs(OP, axis, io.x.shape(), io.index)?;
         let (dy, x, y, src) =
             (gather_f64(OP, io.dy)?, gather_f64(OP, io.x)?, gather_f64(OP, io.y)?, gather_f64(OP, io.src)?);
@@ -364,7 +364,7 @@ impl IndexOps for CpuBackend {
     fn index_put(&self, accumulate: bool, index: &[View<'_>], v: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "index_put";
         let common = check_index_put(accumulate, index, &v, &y)?;
-        self.count();
+        let _timed = self.count("index_put");
         let (lead, rest) = y.shape().split_at(index.len());
         let width: usize = rest.iter().product();
         let mut rows: Vec<Option<usize>> = repeated(common.numel(), Some(0))?;
@@ -393,7 +393,7 @@ impl IndexOps for CpuBackend {
     fn masked_scatter(&self, mask: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "masked_scatter";
         check_masked_scatter(&mask, &src, &y)?;
-        self.count();
+        let _timed = self.count("masked_scatter");
         let mask = gather::<u8>(OP, mask)?;
         with_dtype!(y.dtype(), T => {
             let mut next = gather::<T>(OP, src)?.into_iter();
@@ -411,7 +411,7 @@ impl IndexOps for CpuBackend {
     fn masked_select(&self, mask: View<'_>, x: View<'_>, y: ViewMut<'_>, count: ViewMut<'_>) -> Result<()> {
         const OP: &str = "masked_select";
         check_masked_select(&mask, &x, &y, &count)?;
-        self.count();
+        let _timed = self.count("masked_select");
         let mask = gather::<u8>(OP, mask)?;
         with_dtype!(x.dtype(), T => {
             let picked: Vec<T> = gather::<T>(OP, x)?.into_iter().zip(&mask).filter(|(_, m)| **m != 0).map(|(v, _)| v).try_vec()?;
@@ -426,7 +426,7 @@ impl IndexOps for CpuBackend {
     fn masked_select_bwd(&self, mask: View<'_>, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "masked_select_bwd";
         check_masked_select_bwd(&mask, &dy, &dx)?;
-        self.count();
+        let _timed = self.count("masked_select_bwd");
         let mut next = gather_f64(OP, dy)?.into_iter();
         let mut spread = |m: u8| {
             if m == 0 {
@@ -444,7 +444,7 @@ impl IndexOps for CpuBackend {
     fn nonzero(&self, x: View<'_>, index: ViewMut<'_>, count: ViewMut<'_>) -> Result<()> {
         const OP: &str = "nonzero";
         check_nonzero(&x, &index, &count)?;
-        self.count();
+        let _timed = self.count("nonzero");
         let v = gather_f64(OP, x)?;
         let (mut cells, mut found) = (Vec::new(), 0);
         each(x.shape(), |i, at| {
@@ -468,7 +468,7 @@ impl IndexOps for CpuBackend {
     fn one_hot(&self, ids: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "one_hot";
         check_one_hot(&ids, &y)?;
-        self.count();
+        let _timed = self.count("one_hot");
         let classes = y.shape()[ids.shape().len()];
         let ids = gather_index(OP, ids)?;
         if ids.iter().any(|i| i.is_none_or(|i| i >= classes)) && classes > 0 {

@@ -117,7 +117,7 @@ impl LanguageModelOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "fused_linear_cross_entropy";
         let size = check_linear_cross_entropy(p, &io)?;
-        self.count();
+        let _timed = self.count("fused_linear_cross_entropy");
         let x = Linear::new(OP, p, size, [io.h, io.w, io.target], io.b)?;
         let rows: Vec<(f64, f64)> = (0..size[0])
             .into_par_iter()
@@ -150,7 +150,7 @@ impl LanguageModelOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "fused_linear_cross_entropy_bwd";
         let [n, d, v] = check_linear_cross_entropy_bwd(p, &io)?;
-        self.count();
+        let _timed = self.count("fused_linear_cross_entropy_bwd");
         let x = Linear::new(OP, p, [n, d, v], [io.h, io.w, io.target], io.b)?;
         let gy = gather_f64(OP, io.gy)?;
         if (0..n).any(|row| x.counts(row).is_none()) {

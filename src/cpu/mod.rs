@@ -43,6 +43,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 use half::{bf16, f16};
 
+use self::core::Timed;
 use self::scratch::*;
 use crate::buffer::{GradMut, HostData, View, ViewMut};
 use crate::device::{BackendKind, Caps, DeviceId, physical_memory};
@@ -100,10 +101,11 @@ impl CpuBackend {
         CpuBackend { shared: Arc::new(shared), pool: Arc::default(), stream: next_stream_id() }
     }
 
-    /// Begins and counts one operation.
-    fn count(&self) {
+    /// Begins and counts one operation, whose time is taken until the value is dropped, should times be taken.
+    fn count(&self, op: &'static str) -> Timed {
         self.enter();
         self.shared.launches.fetch_add(1, Ordering::Relaxed);
+        Timed::begin(op, self.stream)
     }
 
     /// Begins work of this handle on the calling thread.

@@ -64,7 +64,7 @@ impl MoeOps for CpuBackend {
     fn moe_router(&self, p: &MoeRouter, io: MoeRouterIo<'_>) -> Result<()> {
         const OP: &str = "moe_router";
         let [t, e, k] = check_moe_router(&io)?;
-        self.count();
+        let _timed = self.count("moe_router");
         let logits = gather_f64(OP, io.logits)?;
         let (mut weights, mut ids) = (with_capacity(t * k)?, with_capacity(t * k)?);
         for row in logits.chunks(e) {
@@ -102,7 +102,7 @@ impl MoeOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "moe_router_bwd";
         let [t, e, k] = check_moe_router_bwd(&dweights, &logits, &ids, &dlogits)?;
-        self.count();
+        let _timed = self.count("moe_router_bwd");
         let (dw, x, ids) = (gather_f64(OP, dweights)?, gather_f64(OP, logits)?, gather::<i32>(OP, ids)?);
         let mut dx = filled(t * e, 0.0)?;
         for row in 0..t {
@@ -136,7 +136,7 @@ impl MoeOps for CpuBackend {
     fn moe_permute(&self, x: View<'_>, perm: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "moe_permute";
         let [_, k, d] = check_moe_permute(&x, &perm, &y)?;
-        self.count();
+        let _timed = self.count("moe_permute");
         let (x, at) = (gather_f64(OP, x)?, self.assignments(OP, perm)?);
         let mut out = filled(at.len() * d, 0.0)?;
         for (i, a) in at.iter().enumerate() {
@@ -150,7 +150,7 @@ impl MoeOps for CpuBackend {
     fn moe_permute_bwd(&self, dy: View<'_>, perm: View<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "moe_permute_bwd";
         let size = check_moe_permute_bwd(&dy, &perm, &dx)?;
-        self.count();
+        let _timed = self.count("moe_permute_bwd");
         let (dy, at) = (gather_f64(OP, dy)?, self.assignments(OP, perm)?);
         store_grad(OP, &dx, &combine(size, &dy, &at, |_| 1.0)?)
     }
@@ -158,7 +158,7 @@ impl MoeOps for CpuBackend {
     fn moe_unpermute(&self, x: View<'_>, perm: View<'_>, weights: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "moe_unpermute";
         let size = check_moe_unpermute(&x, &perm, &weights, &y)?;
-        self.count();
+        let _timed = self.count("moe_unpermute");
         let (x, w, at) = (gather_f64(OP, x)?, gather_f64(OP, weights)?, self.assignments(OP, perm)?);
         store_f64(OP, &y, &combine(size, &x, &at, |a| w[a])?)
     }
@@ -166,7 +166,7 @@ impl MoeOps for CpuBackend {
     fn moe_unpermute_bwd(&self, io: MoeUnpermuteBwd<'_>) -> Result<()> {
         const OP: &str = "moe_unpermute_bwd";
         let [t, k, d] = check_moe_unpermute_bwd(&io)?;
-        self.count();
+        let _timed = self.count("moe_unpermute_bwd");
         let (dy, x, w) = (gather_f64(OP, io.dy)?, gather_f64(OP, io.x)?, gather_f64(OP, io.weights)?);
         let at = self.assignments(OP, io.perm)?;
         let (mut dx, mut dw) = (filled(at.len() * d, 0.0)?, filled(t * k, 0.0)?);

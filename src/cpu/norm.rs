@@ -321,7 +321,7 @@ fn groups(op: &'static str, p: &GroupNorm, [n, c, s]: [usize; 3], io: &GroupNorm
 impl NormOps for CpuBackend {
     fn row_norm(&self, p: &RowNorm, io: RowNormFwd<'_>) -> Result<()> {
         let (o, [rows, cols]) = check_row_norm(p, &io)?;
-        self.count();
+        let _timed = self.count("row_norm");
         let at = Places::Rows { rows, cols };
         let x = take_sum(o.op, io.x, io.residual, io.sum.as_ref())?;
         let (mean, var) = at.moments(&x, p.rms)?;
@@ -335,20 +335,20 @@ impl NormOps for CpuBackend {
 
     fn group_norm(&self, p: &GroupNorm, io: GroupNormFwd<'_>) -> Result<()> {
         let (o, shape) = check_group_norm(p, &io)?;
-        self.count();
+        let _timed = self.count("group_norm");
         groups(o.op, p, shape, &io)
     }
 
     fn instance_norm(&self, p: &InstanceNorm, io: GroupNormFwd<'_>) -> Result<()> {
         let (o, shape) = check_instance_norm(p, &io)?;
-        self.count();
+        let _timed = self.count("instance_norm");
         groups(o.op, &p.groups(shape[1]), shape, &io)
     }
 
     fn batch_norm(&self, p: &BatchNorm, io: BatchNormFwd<'_>) -> Result<()> {
         let io = io.channels_as_columns()?;
         let (o, [n, c, s]) = check_batch_norm(p, &io)?;
-        self.count();
+        let _timed = self.count("batch_norm");
         let at = Places::Channels { n, c, s };
         let x = gather_f64(o.op, io.x)?;
         let (mean, var) = match &io.stats {
@@ -374,7 +374,7 @@ impl NormOps for CpuBackend {
 
     fn l2_normalize(&self, axis: usize, eps: f64, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let (o, [outer, cols, inner]) = check_l2(axis, eps, x, &y)?;
-        self.count();
+        let _timed = self.count("l2_normalize");
         let mut v = gather_f64(o.op, x)?;
         for at in 0..outer * inner {
             let (row, i) = (at / inner, at % inner);
@@ -395,7 +395,7 @@ impl NormOps for CpuBackend {
         dx: GradMut<'_>,
     ) -> Result<()> {
         let (o, [outer, cols, inner]) = check_l2_bwd(axis, eps, dy, x, &dx)?;
-        self.count();
+        let _timed = self.count("l2_normalize_bwd");
         let (mut g, x) = (gather_f64(o.op, dy)?, gather_f64(o.op, x)?);
         for at in 0..outer * inner {
             let (row, i) = (at / inner, at % inner);
@@ -415,7 +415,7 @@ impl NormOps for CpuBackend {
 impl NormBackwardOps for CpuBackend {
     fn row_norm_bwd(&self, p: &RowNorm, io: RowNormBwd<'_>) -> Result<()> {
         let (o, [rows, cols]) = check_row_norm_bwd(p, &io)?;
-        self.count();
+        let _timed = self.count("row_norm_bwd");
         let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
         let affine = Affine { gamma, beta, offset: p.gamma_offset, act: p.act };
         let saved = Saved {
@@ -433,7 +433,7 @@ impl NormBackwardOps for CpuBackend {
 
     fn group_norm_bwd(&self, p: &GroupNorm, io: GroupNormBwd<'_>) -> Result<()> {
         let (o, [n, c, s]) = check_group_norm_bwd(p, &io)?;
-        self.count();
+        let _timed = self.count("group_norm_bwd");
         let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
         let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
         let saved = Saved {
@@ -453,7 +453,7 @@ impl NormBackwardOps for CpuBackend {
     fn batch_norm_bwd(&self, p: &BatchNorm, io: BatchNormBwd<'_>) -> Result<()> {
         let io = io.channels_as_columns()?;
         let (o, [n, c, s]) = check_batch_norm_bwd(p, &io)?;
-        self.count();
+        let _timed = self.count("batch_norm_bwd");
         let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
         let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
         let saved = Saved {

@@ -98,7 +98,7 @@ impl PoolOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "max_pool";
         let g = check_max_pool(windows, &x, &y, index.as_ref())?;
-        self.count();
+        let _timed = self.count("max_pool");
         let (from, m) = (gather_f64(OP, x)?, g.windows());
         let (mut values, mut at) = (filled(g.planes * m, 0.0)?, filled(g.planes * m, -1i32)?);
         let windows = Windows::new(&g)?;
@@ -124,7 +124,7 @@ impl PoolOps for CpuBackend {
     fn max_pool_bwd(&self, windows: Pooling, dy: View<'_>, index: View<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "max_pool_bwd";
         let g = check_max_pool_bwd(windows, &dy, &index, &dx)?;
-        self.count();
+        let _timed = self.count("max_pool_bwd");
         let (from, at, m) = (gather_f64(OP, dy)?, gather::<i32>(OP, index)?, g.windows());
         let mut sums = filled(g.planes * g.plane(), 0.0)?;
         let windows = Windows::new(&g)?;
@@ -145,7 +145,7 @@ impl PoolOps for CpuBackend {
     fn avg_pool(&self, windows: Pooling, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "avg_pool";
         let g = check_avg_pool(windows, &x, &y)?;
-        self.count();
+        let _timed = self.count("avg_pool");
         let (from, m) = (gather_f64(OP, x)?, g.windows());
         let mut values = filled(g.planes * m, 0.0)?;
         let windows = Windows::new(&g)?;
@@ -161,7 +161,7 @@ impl PoolOps for CpuBackend {
     fn avg_pool_bwd(&self, windows: Pooling, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "avg_pool_bwd";
         let g = check_avg_pool_bwd(windows, &dy, &dx)?;
-        self.count();
+        let _timed = self.count("avg_pool_bwd");
         let (from, m) = (gather_f64(OP, dy)?, g.windows());
         let mut sums = filled(g.planes * g.plane(), 0.0)?;
         let windows = Windows::new(&g)?;

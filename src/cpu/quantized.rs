@@ -72,7 +72,7 @@ impl QuantizedOps for CpuBackend {
     fn gemm_quantized(&self, x: View<'_>, w: QuantWeight<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "gemm_quantized";
         let (e, f) = check_gemm_quantized(&x, &w, &y)?;
-        self.count();
+        let _timed = self.count("gemm_quantized");
         let x = gather_f64(OP, x)?;
         let w = match w {
             QuantWeight::Int8 { q, scale } => {
@@ -95,7 +95,7 @@ impl QuantizedOps for CpuBackend {
     fn gemm_w8a8(&self, io: GemmW8A8<'_>) -> Result<()> {
         const OP: &str = "gemm_w8a8";
         let e = check_gemm_w8a8(&io)?;
-        self.count();
+        let _timed = self.count("gemm_w8a8");
         let codes = |v| gather::<u8>(OP, v)?.into_iter().map(int8).try_vec();
         // Integers of this size are exact in f64.
         let mut y = product(&codes(io.xq)?, &codes(io.wq)?, e)?;
@@ -107,7 +107,7 @@ impl QuantizedOps for CpuBackend {
     fn gemm_fp8(&self, io: GemmFp8<'_>) -> Result<()> {
         const OP: &str = "gemm_fp8";
         let (e, fa, fb) = check_gemm_fp8(&io)?;
-        self.count();
+        let _timed = self.count("gemm_fp8");
         let operand = |v, f, format, scale, rows| {
             let (q, scale) = (gather::<u8>(OP, v)?, gather_f64(OP, scale)?);
             decoded(rows, e.k, f, &scale, |r, c| fp8_value(q[r * e.k + c], format))
@@ -120,7 +120,7 @@ impl QuantizedOps for CpuBackend {
     fn sparse_compress(&self, x: View<'_>, values: ViewMut<'_>, index: ViewMut<'_>) -> Result<()> {
         const OP: &str = "sparse_compress";
         check_sparse_compress(&x, &values, &index)?;
-        self.count();
+        let _timed = self.count("sparse_compress");
         let x = gather_f64(OP, x)?;
         let (mut kept, mut places) = (with_capacity(x.len() / 2)?, with_capacity(x.len() / 4)?);
         for four in x.chunks_exact(4) {
@@ -138,7 +138,7 @@ impl QuantizedOps for CpuBackend {
     fn sparse_decompress(&self, values: View<'_>, index: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "sparse_decompress";
         check_sparse_decompress(&values, &index, &y)?;
-        self.count();
+        let _timed = self.count("sparse_decompress");
         let dense = expand(&gather_f64(OP, values)?, &gather::<u8>(OP, index)?)?;
         store_f64(OP, &y, &dense)
     }
@@ -146,7 +146,7 @@ impl QuantizedOps for CpuBackend {
     fn gemm_2to4(&self, values: View<'_>, index: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "gemm_2to4";
         let e = check_gemm_2to4(&values, &index, &b, &y)?;
-        self.count();
+        let _timed = self.count("gemm_2to4");
         let a = expand(&gather_f64(OP, values)?, &gather::<u8>(OP, index)?)?;
         let columns = gather_f64(OP, b.map("columns", |l| l.transpose(0, 1))?)?;
         store_f64(OP, &y, &product(&a, &columns, e)?)

@@ -96,7 +96,7 @@ impl RandomOps for CpuBackend {
     fn random(&self, dist: Distribution, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "random";
         check_random(dist, &rng, &y)?;
-        self.count();
+        let _timed = self.count("random");
         let (n, dt) = (y.numel(), y.dtype());
         let mut w = Words::new(OP, &rng)?;
         match dist {
@@ -140,7 +140,7 @@ impl RandomOps for CpuBackend {
     fn bernoulli(&self, p: View<'_>, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "bernoulli";
         check_bernoulli(&p, &rng, &y)?;
-        self.count();
+        let _timed = self.count("bernoulli");
         let mut w = Words::new(OP, &rng)?;
         let p = gather_f64(OP, p)?;
         let keep: Vec<u8> =
@@ -151,7 +151,7 @@ impl RandomOps for CpuBackend {
     fn permutation(&self, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "permutation";
         check_permutation(&rng, &y)?;
-        self.count();
+        let _timed = self.count("permutation");
         let mut w = Words::new(OP, &rng)?;
         let mut keyed: Vec<_> =
             (0..y.numel()).map(|i| (w.word(2 * i), w.word(2 * i + 1), i as i64)).try_vec()?;
@@ -165,7 +165,7 @@ impl RandomOps for CpuBackend {
     fn categorical(&self, weights: Weights<'_>, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "categorical";
         let [rows, k, count] = check_categorical(&weights, &rng, &y)?;
-        self.count();
+        let _timed = self.count("categorical");
         let mut w = Words::new(OP, &rng)?;
         let mut picks = with_capacity(rows * count)?;
         match weights {
@@ -218,7 +218,7 @@ impl RandomOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "dropout";
         check_dropout(p, &rng, &x, &y, mask.as_ref())?;
-        self.count();
+        let _timed = self.count("dropout");
         let keep = keep_mask(OP, p, &rng, x.numel())?;
         if let Some(m) = &mask {
             store(OP, m, &keep)?;
@@ -229,7 +229,7 @@ impl RandomOps for CpuBackend {
     fn dropout_bwd(&self, p: f64, mask: DropoutMask<'_>, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "dropout_bwd";
         check_dropout_bwd(p, &mask, &dy, &dx)?;
-        self.count();
+        let _timed = self.count("dropout_bwd");
         let keep = match mask {
             DropoutMask::Saved(m) => gather::<u8>(OP, m)?,
             DropoutMask::Regenerate(rng) => keep_mask(OP, p, &rng, dy.numel())?,
@@ -240,7 +240,7 @@ impl RandomOps for CpuBackend {
     fn bias_dropout(&self, p: f64, rng: Rng<'_>, io: BiasDropout<'_>) -> Result<()> {
         const OP: &str = "bias_dropout";
         check_bias_dropout(p, &rng, &io)?;
-        self.count();
+        let _timed = self.count("bias_dropout");
         let keep = keep_mask(OP, p, &rng, io.x.numel())?;
         let bias = gather_f64(OP, io.bias)?;
         let mut x = gather_f64(OP, io.x)?;
@@ -265,7 +265,7 @@ impl RandomOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "bias_dropout_bwd";
         check_bias_dropout_bwd(p, &mask, &dy, dx.as_ref(), dbias.as_ref())?;
-        self.count();
+        let _timed = self.count("bias_dropout_bwd");
         let keep = match mask {
             DropoutMask::Saved(m) => gather::<u8>(OP, m)?,
             DropoutMask::Regenerate(rng) => keep_mask(OP, p, &rng, dy.numel())?,

@@ -197,7 +197,7 @@ impl CpuBackend {
         x: View<'_>,
         y: &ViewMut<'_>,
     ) -> Result<()> {
-        self.count();
+        let _timed = self.count(name);
         let g = groups(x.shape(), axes)?;
         let results = axes.keepdim.numel();
         if x.dtype().is_float() || matches!(op, Reduce::Any | Reduce::All) {
@@ -231,7 +231,7 @@ impl ReduceOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "reduce_bwd";
         let a = check_reduce_bwd(op, axes, &dy, x.as_ref(), y.as_ref(), &dx)?;
-        self.count();
+        let _timed = self.count("reduce_bwd");
         let g = groups(dx.out.shape(), &a)?;
         let dy = gather_f64(OP, dy)?;
         let Some(x) = x else {
@@ -265,7 +265,7 @@ impl ReduceOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "arg_reduce";
         let a = check_arg_reduce(axis, &x, &index, value.as_ref())?;
-        self.count();
+        let _timed = self.count("arg_reduce");
         let (g, results) = (groups(x.shape(), &a)?, a.keepdim.numel());
         if !x.dtype().is_float() {
             let s = slices(&integers(OP, x)?, &g, results)?;
@@ -291,7 +291,7 @@ impl ReduceOps for CpuBackend {
     fn arg_reduce_bwd(&self, axis: usize, dy: View<'_>, index: View<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "arg_reduce_bwd";
         let a = check_arg_reduce_bwd(axis, &dy, &index, &dx)?;
-        self.count();
+        let _timed = self.count("arg_reduce_bwd");
         let shape = dx.out.shape();
         let (dy, at) = (gather_f64(OP, dy)?, gather_index(OP, index)?);
         if dx.out.numel() > 0 && at.iter().any(|i| i.is_none_or(|i| i >= shape[axis])) {
@@ -312,7 +312,7 @@ impl ReduceOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "mean_var";
         let a = check_mean_var(axes, correction, &x, &mean, &var)?;
-        self.count();
+        let _timed = self.count("mean_var");
         let s = slices(&gather_f64(OP, x)?, &groups(x.shape(), &a)?, a.keepdim.numel())?;
         let both = s.iter().map(|v| moments(v, correction)).try_vec()?;
         store_f64(OP, &mean, &both.iter().map(|b| b.0).try_vec()?)?;
@@ -328,7 +328,7 @@ impl ReduceOps for CpuBackend {
 
     fn dot(&self, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let axes = check_dot(&a, &b, &y)?;
-        self.count();
+        let _timed = self.count("dot");
         let products: Vec<_> =
             gather_f64("dot", a)?.into_iter().zip(gather_f64("dot", b)?).map(|(a, b)| a * b).try_vec()?;
         let s = slices(&products, &groups(a.shape(), &axes)?, axes.keepdim.numel())?;
@@ -345,7 +345,7 @@ impl ReduceOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "dot_bwd";
         let axes = check_dot_bwd(&dy, &a, &b, da.as_ref(), db.as_ref())?;
-        self.count();
+        let _timed = self.count("dot_bwd");
         let g = groups(a.shape(), &axes)?;
         let (dy, av, bv) = (gather_f64(OP, dy)?, gather_f64(OP, a)?, gather_f64(OP, b)?);
         let times = |v: &[f64]| v.iter().zip(&g).map(|(v, &o)| dy[o] * v).try_vec();
@@ -355,7 +355,7 @@ impl ReduceOps for CpuBackend {
 
     fn sum_to_shape(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         let a = check_sum_to_shape(&x, &y)?;
-        self.count();
+        let _timed = self.count("sum_to_shape");
         let s = slices(&gather_f64("sum_to_shape", x)?, &groups(x.shape(), &a)?, a.keepdim.numel())?;
         let v: Vec<_> = s.into_iter().map(sum).try_vec()?;
         store_grad("sum_to_shape", &y, &v)

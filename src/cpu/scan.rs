@@ -85,7 +85,7 @@ impl ScanOps for CpuBackend {
     fn cumsum(&self, p: CumSum, axis: usize, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         const OP: &str = "cumsum";
         let extents = check_cumsum(axis, &x, &y)?;
-        self.count();
+        let _timed = self.count("cumsum");
         if x.dtype().is_float() {
             let mut v = gather_f64(OP, x)?;
             for_slices(extents, p.reverse, |at| {
@@ -134,7 +134,7 @@ impl ScanOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "segment_reduce";
         let s = check_segment_reduce(op, &x, &offsets, &y)?;
-        self.count();
+        let _timed = self.count("segment_reduce");
         if y.numel() == 0 {
             return Ok(());
         }
@@ -152,7 +152,7 @@ impl ScanOps for CpuBackend {
     fn segment_reduce_bwd(&self, op: SegmentReduce, io: SegmentReduceBwd<'_>) -> Result<()> {
         const OP: &str = "segment_reduce_bwd";
         let s = check_segment_reduce_bwd(op, &io)?;
-        self.count();
+        let _timed = self.count("segment_reduce_bwd");
         if io.dx.out.numel() == 0 {
             return Ok(());
         }

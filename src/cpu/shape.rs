@@ -142,14 +142,14 @@ fn along(shape: &[usize], axis: usize, table: Vec<Option<usize>>) -> impl Fn(&[u
 impl ShapeOps for CpuBackend {
     fn strided_copy(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         check_strided_copy(&x, &y)?;
-        self.count();
+        let _timed = self.count("strided_copy");
         with_dtype!(x.dtype(), T => put::<T>("strided_copy", &y, &gather("strided_copy", x)?))
     }
 
     fn concat(&self, axis: usize, xs: &[View<'_>], y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "concat";
         check_concat(axis, xs, &y)?;
-        self.count();
+        let _timed = self.count("concat");
         let (rows, width) = (y.shape()[..axis].iter().product(), y.shape()[axis..].iter().product::<usize>());
         with_dtype!(y.dtype(), T => {
             let parts = xs.iter().map(|&x| gather::<T>(OP, x)).try_vec_ok()?;
@@ -166,13 +166,13 @@ impl ShapeOps for CpuBackend {
 
     fn fill(&self, value: f64, y: ViewMut<'_>) -> Result<()> {
         check_fill(&y)?;
-        self.count();
+        let _timed = self.count("fill");
         with_dtype!(y.dtype(), T => update::<T>("fill", &y, |_, e| *e = HostElement::from_f64(value)))
     }
 
     fn fill_bytes(&self, pattern: &[u8], y: ViewMut<'_>) -> Result<()> {
         check_fill_bytes(pattern, &y)?;
-        self.count();
+        let _timed = self.count("fill_bytes");
         with_dtype!(y.dtype(), T => {
             let value: T = bytemuck::pod_read_unaligned(pattern);
             update::<T>("fill_bytes", &y, |_, e| *e = value)
@@ -181,7 +181,7 @@ impl ShapeOps for CpuBackend {
 
     fn arange(&self, start: f64, step: f64, y: ViewMut<'_>) -> Result<()> {
         check_arange(start, step, &y)?;
-        self.count();
+        let _timed = self.count("arange");
         with_dtype!(y.dtype(), T => {
             update::<T>("arange", &y, |i, e| *e = HostElement::from_f64(start + i as f64 * step))
         })
@@ -189,7 +189,7 @@ impl ShapeOps for CpuBackend {
 
     fn linspace(&self, start: f64, end: f64, y: ViewMut<'_>) -> Result<()> {
         check_linspace(start, end, &y)?;
-        self.count();
+        let _timed = self.count("linspace");
         let n = y.numel();
         let step = (end - start) / (n.max(2) - 1) as f64;
         let value = |i: usize| match i {
@@ -202,20 +202,20 @@ impl ShapeOps for CpuBackend {
 
     fn pad(&self, mode: PadMode, pads: &[(isize, isize)], x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         check_pad(mode, pads, &x, &y)?;
-        self.count();
+        let _timed = self.count("pad");
         let outside = if let PadMode::Constant(v) = mode { v } else { 0.0 };
         rearrange("pad", x, &y.into(), outside, pad_map(mode, pads, x.shape()))
     }
 
     fn pad_bwd(&self, mode: PadMode, pads: &[(isize, isize)], dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
         check_pad_bwd(mode, pads, &dy, &dx)?;
-        self.count();
+        let _timed = self.count("pad_bwd");
         rearrange_bwd("pad_bwd", dy, &dx, pad_map(mode, pads, dx.out.shape()))
     }
 
     fn flip(&self, axes: &[usize], x: View<'_>, y: GradMut<'_>) -> Result<()> {
         check_flip(axes, &x, &y)?;
-        self.count();
+        let _timed = self.count("flip");
         let shape = x.shape();
         let mirror = |(a, &i): (usize, &usize)| if axes.contains(&a) { shape[a] - 1 - i } else { i };
         rearrange("flip", x, &y, 0.0, |at| Some(position(shape, at.iter().enumerate().map(mirror))))
@@ -223,7 +223,7 @@ impl ShapeOps for CpuBackend {
 
     fn roll(&self, shifts: &[isize], axes: &[usize], x: View<'_>, y: GradMut<'_>) -> Result<()> {
         check_roll(shifts, axes, &x, &y)?;
-        self.count();
+        let _timed = self.count("roll");
         let shape = x.shape();
         let back = |(a, &i): (usize, &usize)| match axes.iter().position(|&b| b == a) {
             Some(k) => (i as i128 - shifts[k] as i128).rem_euclid(shape[a] as i128) as usize,
@@ -234,7 +234,7 @@ impl ShapeOps for CpuBackend {
 
     fn triangle(&self, side: Triangle, k: isize, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         check_triangle(&x, &y)?;
-        self.count();
+        let _timed = self.count("triangle");
         let shape = x.shape();
         rearrange("triangle", x, &y, 0.0, |at| {
             let d = (at[at.len() - 1] as isize - at[at.len() - 2] as isize).cmp(&k);
@@ -253,7 +253,7 @@ impl ShapeOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "repeat_interleave";
         check_repeat_interleave(axis, repeats, counts.as_ref(), &x, &y)?;
-        self.count();
+        let _timed = self.count("repeat_interleave");
         let from = self.repeat_sources(OP, repeats, counts, x.shape()[axis], y.shape()[axis])?;
         rearrange(OP, x, &y.into(), 0.0, along(x.shape(), axis, from))
     }
@@ -268,14 +268,14 @@ impl ShapeOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "repeat_interleave_bwd";
         check_repeat_interleave_bwd(axis, repeats, counts.as_ref(), &dy, &dx)?;
-        self.count();
+        let _timed = self.count("repeat_interleave_bwd");
         let from = self.repeat_sources(OP, repeats, counts, dx.out.shape()[axis], dy.shape()[axis])?;
         rearrange_bwd(OP, dy, &dx, along(dx.out.shape(), axis, from))
     }
 
     fn unfold_bwd(&self, axis: usize, size: usize, step: usize, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
         check_unfold_bwd(axis, size, step, &dy, &dx)?;
-        self.count();
+        let _timed = self.count("unfold_bwd");
         let shape = dx.out.shape();
         rearrange_bwd("unfold_bwd", dy, &dx, |at| {
             let (window, at) = at.split_last()?;

@@ -22,7 +22,7 @@ fn for_slices([outer, cols, inner]: [usize; 3], mut f: impl FnMut(&[usize])) -> 
 impl SoftmaxOps for CpuBackend {
     fn softmax(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let shape = check_softmax(axis, &x, &y)?;
-        self.count();
+        let _timed = self.count("softmax");
         let mut v = gather_f64("softmax", x)?;
         for_slices(shape, |at| {
             let m = at.iter().fold(f64::NEG_INFINITY, |m, &i| if m.is_nan() || m > v[i] { m } else { v[i] });
@@ -47,7 +47,7 @@ impl SoftmaxOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "softmax_bwd";
         let shape = check_softmax_bwd(axis, &dy, &y, &dx)?;
-        self.count();
+        let _timed = self.count("softmax_bwd");
         let (mut g, y) = (gather_f64(OP, dy)?, gather_f64(OP, y)?);
         for_slices(shape, |at| match kind {
             Softmax::Softmax => {
@@ -65,7 +65,7 @@ impl SoftmaxOps for CpuBackend {
     fn masked_softmax(&self, scale: f64, x: View<'_>, mask: Option<View<'_>>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "masked_softmax";
         let [_, cols] = check_masked_softmax(&x, mask.as_ref(), &y)?;
-        self.count();
+        let _timed = self.count("masked_softmax");
         let mut v = gather_f64(OP, x)?;
         v.iter_mut().for_each(|x| *x *= scale);
         if let Some(m) = mask {
@@ -84,7 +84,7 @@ impl SoftmaxOps for CpuBackend {
     fn masked_softmax_bwd(&self, scale: f64, dy: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "masked_softmax_bwd";
         let [_, cols] = check_masked_softmax_bwd(&dy, &y, &dx)?;
-        self.count();
+        let _timed = self.count("masked_softmax_bwd");
         let (mut g, y) = (gather_f64(OP, dy)?, gather_f64(OP, y)?);
         for (g, y) in g.chunks_mut(cols.max(1)).zip(y.chunks(cols.max(1))) {
             let t = sum(g.iter().zip(y).map(|(g, y)| g * y));

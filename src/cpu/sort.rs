@@ -71,7 +71,7 @@ impl SortOps for CpuBackend {
     fn sort(&self, axis: usize, descending: bool, io: SortIo<'_>) -> Result<()> {
         const OP: &str = "sort";
         let extents = check_sort(axis, &io)?;
-        self.count();
+        let _timed = self.count("sort");
         with_dtype!(io.x.dtype(), T => {
             let (y, index) = order(&gather::<T>(OP, io.x)?, extents, extents[1], descending)?;
             io.y.map_or(Ok(()), |v| store(OP, &v, &y))?;
@@ -89,7 +89,7 @@ impl SortOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "topk";
         let (extents, k) = check_topk(axis, &x, &y, &index)?;
-        self.count();
+        let _timed = self.count("topk");
         with_dtype!(x.dtype(), T => {
             let (values, at) = order(&gather::<T>(OP, x)?, extents, k, largest)?;
             store(OP, &y, &values)?;
@@ -100,7 +100,7 @@ impl SortOps for CpuBackend {
     fn sort_bwd(&self, axis: usize, dy: View<'_>, index: View<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "sort_bwd";
         let (extents, k) = check_sort_bwd(axis, &dy, &index, &dx)?;
-        self.count();
+        let _timed = self.count("sort_bwd");
         let [outer, size, inner] = extents;
         let (dy, at) = (gather_f64(OP, dy)?, gather_index(OP, index)?);
         let mut out = filled(dx.out.numel(), 0.0)?;
@@ -119,7 +119,7 @@ impl SortOps for CpuBackend {
     fn linear_assignment(&self, cost: View<'_>, counts: Option<View<'_>>, column: ViewMut<'_>) -> Result<()> {
         const OP: &str = "linear_assignment";
         let [problems, rows, columns] = check_linear_assignment(&cost, counts.as_ref(), &column)?;
-        self.count();
+        let _timed = self.count("linear_assignment");
         let counts = match counts {
             Some(c) => self.lookup(OP, c, rows + 1)?.into_iter().map(|n| n.unwrap_or(0)).try_vec()?,
             None => filled(problems, rows)?,
@@ -150,7 +150,7 @@ impl SortOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "search_sorted";
         let (edges, per) = check_search_sorted(&sorted, &values, &index)?;
-        self.count();
+        let _timed = self.count("search_sorted");
         with_dtype!(values.dtype(), T => {
             let (sorted, values) = (gather::<T>(OP, sorted)?, gather::<T>(OP, values)?);
             let at: Vec<usize> = values

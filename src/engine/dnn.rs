@@ -197,6 +197,7 @@ impl Engine {
         }
         let workspace = at(&workspace);
         self.dnn_queue(
+            lib.name(),
             &[mem[written].0],
             || self.record_conv(QueuedConv { problem: *p, tensors: mem, workspace }),
             // SAFETY: the operands were checked to have the problem's sizes, the output to lie apart from the inputs; the workspace has the size that
@@ -219,6 +220,7 @@ impl Engine {
         let written = if p.gradients.is_some() { &mem[6..] } else { &mem[3..] };
         let written: Vec<RawMem> = written.iter().map(|m| m.0).collect();
         self.dnn_queue(
+            lib.name(),
             &written,
             || self.record_attention(QueuedAttention { problem: *p, scale, tensors: mem.clone(), workspace }),
             // SAFETY: as for convolutions.
@@ -244,6 +246,7 @@ impl Engine {
     /// Marks what is written; records the call, or counts and queues it.
     fn dnn_queue(
         &self,
+        name: &str,
         written: &[RawMem],
         record: impl FnOnce() -> Option<Result<()>>,
         run: impl FnOnce() -> Result<()>,
@@ -255,7 +258,7 @@ impl Engine {
             return recorded;
         }
         device.counts.launches.fetch_add(1, Ordering::Relaxed);
-        run().map_err(|e| self.refused(e))?;
+        self.timed(name, run).map_err(|e| self.refused(e))?;
         if device.sync_each {
             // SAFETY: the stream is the driver's and lives as long as the pool.
             unsafe { device.driver.synchronize(self.inner.stream) }.map_err(|e| self.poison(e))?;

@@ -108,7 +108,8 @@ impl Engine {
         d.counts.launches.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the arguments are those of the prototype: of kernels of the table because their struct was made from it, of a user's because
         // `launch_raw` checked them; that the kernel stays within its views was validated by the caller, or is vouched for by its author.
-        unsafe { d.driver.launch(stream, f, cfg, args) }.map_err(|e| self.refused(name_kernel(e, name)))?;
+        self.timed(name, || unsafe { d.driver.launch(stream, f, cfg, args) })
+            .map_err(|e| self.refused(name_kernel(e, name)))?;
         if d.sync_each {
             // SAFETY: the stream is the driver's and lives as long as the pool.
             unsafe { d.driver.synchronize(stream) }.map_err(|e| self.poison(name_kernel(e, name)))?;
@@ -122,7 +123,8 @@ impl Engine {
             return recorded;
         }
         // SAFETY: the callers checked that both ranges are live memory of this driver, whose stream it is, and that they do not overlap.
-        unsafe { self.driver().copy(self.inner.stream, from, to, bytes) }.map_err(|e| self.refused(e))
+        self.timed("copy", || unsafe { self.driver().copy(self.inner.stream, from, to, bytes) })
+            .map_err(|e| self.refused(e))
     }
 
     /// Grid and block; `None` for an empty grid.
@@ -199,6 +201,7 @@ impl Engine {
             ));
         }
         self.keep_recorded(v);
+        self.profile_operand(op, v);
         Ok(())
     }
 

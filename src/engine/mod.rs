@@ -10,6 +10,7 @@ pub(crate) mod launch;
 mod ops;
 pub(crate) mod plan;
 pub(crate) mod pool;
+mod profile;
 pub(crate) mod program;
 
 use std::fmt;
@@ -53,6 +54,7 @@ struct Inner {
     tables: Mutex<launch::TableCache>,
     choices: plan::Choices,
     capture: capture::Capture,
+    profiler: profile::Profiler,
 }
 
 /// What all handles of a device share.
@@ -189,6 +191,7 @@ impl Engine {
             tables: Mutex::default(),
             choices,
             capture: capture::Capture::default(),
+            profiler: profile::Profiler::default(),
         };
         Ok(Engine { inner: Arc::new(inner) })
     }

@@ -257,6 +257,7 @@ impl Engine {
             | "optimizer_step_packed"
             | "adaptive_step"
             | "clip_grad_norm"
+            | "grad_factor"
             | "clip_grad_value"
             | "unscale_grads" => return self.explain_optimizer(info.name),
             "interpolate" | "interpolate_bwd" => return self.explain_interpolate(info.name),

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use trefoil_nn::checkpoint::Checkpoint;
 use trefoil_nn::config::{Config, Sources};
 use trefoil_nn::trainer::{Ended, EpochStats, Report};
-use trefoil_nn::{Device, InitContext, Layer, LayerExt, Trainer};
+use trefoil_nn::{Device, Layer, LayerExt, Trainer};
 
 use crate::backend::BackendArg;
 use crate::error::{CliError, Result};
-use crate::run::{Run, RunArgs};
+use crate::run::{Built, Run, RunArgs};
 use crate::signals::Signals;
 
 /// Arguments of `train`.
@@ -124,24 +124,8 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     }
     let device = a.backend.open()?;
     let sources = config.sources(data, &device)?;
-    let of_loom = match loom {
-        Some(loom) => {
-            let cx = InitContext::new(&device, config.train.seed).dtype(config.train.precision.dtype());
-            Some(loom.network(&cx)?)
-        }
-        None => None,
-    };
-    let network;
-    let model: &dyn Layer = match &of_loom {
-        Some(made) => {
-            config.prepare(made, &sources)?;
-            made
-        }
-        None => {
-            network = config.model(&device, &sources)?;
-            &network
-        }
-    };
+    let built = run.build(&device, &sources)?;
+    let model = built.layer();
     let mut trainer = config.trainer(model, data, &sources, &device)?;
     trainer.show_progress(!a.quiet && std::io::stderr().is_terminal());
     if !a.quiet {
@@ -149,7 +133,7 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     }
     let report = fit(a, config, &sources, &mut trainer, out)?;
     print_result(config, &data.skipped(), &report, out)?;
-    if let (Some(path), Some(made)) = (&a.out, &of_loom) {
+    if let (Some(path), Built::Loom(made)) = (&a.out, &built) {
         let id = made.config().id.as_str();
         made.save(path, if id.is_empty() { "network" } else { id })?;
     }

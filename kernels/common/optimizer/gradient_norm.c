@@ -27,14 +27,28 @@ GK_FN gk_f gk_norm_root(const gk_f* s)
     return gk_sqrt(s[2]) * GK_R(5.42101086242752217e-20);
 }
 
+/* What the sums of n blocks come to, in every thread: the norm of degree p. */
+GK_FN gk_f gk_norm_total(GK_GLOBAL const gk_f* partial, gk_i64 n, int kind, gk_f p, GK_LOCAL_PTR gk_f* tmp)
+{
+    gk_f s[3];
+    for (int k = 0; k < 3; k++) {
+        s[k] = GK_R(0.0);
+        for (gk_i64 i = gk_lid(); i < n; i += GK_BLOCK) s[k] = kind == 3 ? gk_max(s[k], partial[4 * i + k]) : s[k] + partial[4 * i + k];
+        s[k] = kind == 3 ? gk_block_max(s[k], tmp) : gk_block_sum(s[k], tmp);
+    }
+    if (kind == 0) return gk_pow(s[1], GK_R(1.0) / p);
+    return kind == 2 ? gk_norm_root(s) : s[1];
+}
+
 // Units: FLOATS64
-/* partial[3b..3b+2] of the chunks that block b takes. */
+/* partial[4b..4b+2]: sums of the chunks that block b takes; [4b+3]: 1 if one of their values is not finite, else 0. */
 GK_KERNEL(gradient_norm_partial)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, g), GK_OUT(gk_f, partial), int kind, gk_f p)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_i64, table); GK_BIND_IN(gk_t, g); GK_BIND_OUT(gk_f, partial);
     gk_f s[3];
     s[0] = s[1] = s[2] = GK_R(0.0);
+    int bad = 0;
     gk_i64 chunks = table[tensors * GK_OPTIM_FIELDS];
     for (gk_i64 c = gk_bid(0); c < chunks; c += gk_nblocks(0)) {
         GK_GLOBAL const gk_i64* row = table + gk_tensor_of(table, tensors, c) * GK_OPTIM_FIELDS;
@@ -43,16 +57,22 @@ GK_KERNEL(gradient_norm_partial)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, 
             gk_i64 full = begin + (end - begin) / GK_W * GK_W;
             for (i = begin + gk_lid() * GK_W; i < full; i += GK_BLOCK * GK_W) {
                 gk_vec v = gk_loadv(g, og + i);
-                GK_UNROLL for (int k = 0; k < GK_W; k++) gk_norm_add(s, v.v[k], kind, p);
+                GK_UNROLL for (int k = 0; k < GK_W; k++) { bad |= !(gk_fabs(v.v[k]) < GK_INF); gk_norm_add(s, v.v[k], kind, p); }
             }
             i = full;
         }
-        for (i += gk_lid(); i < end; i += GK_BLOCK) gk_norm_add(s, gk_load(g, og + i), kind, p);
+        for (i += gk_lid(); i < end; i += GK_BLOCK) {
+            gk_f v = gk_load(g, og + i);
+            bad |= !(gk_fabs(v) < GK_INF);
+            gk_norm_add(s, v, kind, p);
+        }
     }
     for (int k = 0; k < 3; k++) {
         s[k] = kind == 3 ? gk_block_max(s[k], tmp) : gk_block_sum(s[k], tmp);
-        if (gk_lid() == 0) partial[3 * gk_bid(0) + k] = s[k];
+        if (gk_lid() == 0) partial[4 * gk_bid(0) + k] = s[k];
     }
+    gk_f any = gk_block_max(bad ? GK_R(1.0) : GK_R(0.0), tmp);
+    if (gk_lid() == 0) partial[4 * gk_bid(0) + 3] = any;
 }
 
 /* One block: total = the norm, coef = min(1, max_norm / (total + 1e-6)). */
@@ -60,16 +80,8 @@ GK_KERNEL(gradient_norm_final)(GK_IN(gk_f, partial), gk_i64 n, int kind, gk_f p,
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_f, partial); GK_BIND_OUT(float, total); GK_BIND_OUT(gk_f, coef);
-    gk_f s[3];
-    for (int k = 0; k < 3; k++) {
-        s[k] = GK_R(0.0);
-        for (gk_i64 i = gk_lid(); i < n; i += GK_BLOCK) s[k] = kind == 3 ? gk_max(s[k], partial[3 * i + k]) : s[k] + partial[3 * i + k];
-        s[k] = kind == 3 ? gk_block_max(s[k], tmp) : gk_block_sum(s[k], tmp);
-    }
+    gk_f r = gk_norm_total(partial, n, kind, p, tmp);
     if (gk_lid() == 0) {
-        gk_f r = s[1];
-        if (kind == 0) r = gk_pow(r, GK_R(1.0) / p);
-        if (kind == 2) r = gk_norm_root(s);
         if (total) total[0] = (float)r;
         gk_f c = max_norm / (r + GK_R(1e-6));
         coef[0] = c > GK_R(1.0) ? GK_R(1.0) : c;
@@ -153,6 +165,57 @@ GK_KERNEL(grad_unscale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_I
     if (bad) found[0] = 1.0f;
 }
 
+/* The next loss scale, after a step that was skipped or not. step, inverse: may be null. */
+GK_FN void gk_next_scale(GK_GLOBAL float* scale, GK_GLOBAL gk_i64* good, GK_GLOBAL float* inverse, GK_GLOBAL gk_i64* step, int skipped, float growth,
+                         float backoff, gk_i64 interval, float least)
+{
+    float s = scale[0];
+    gk_i64 n = good[0] + 1;
+    if (skipped) {
+        s *= backoff;
+        if (s < least) s = least;
+        n = 0;
+    } else {
+        if (step) step[0] += 1;
+        if (n >= interval) {
+            float grown = s * growth;
+            if (grown <= 3.4028234663852886e38f) s = grown;
+            n = 0;
+        }
+    }
+    scale[0] = s;
+    good[0] = n;
+    if (inverse) inverse[0] = 1.0f / s;
+}
+
+/* One block: total = the norm divided by the loss scale, factor = min(1, max_norm / (total + 1e-6)) / scale. Where scale is given: skip = 1 if a
+ * gradient is not finite or found is set, count = step, and then the next scale; found becomes 0. inverse: 1 / scale. */
+GK_KERNEL(gradient_factor)(GK_IN(gk_f, partial), gk_i64 n, int kind, gk_f p, gk_f max_norm, GK_OUT(float, total), GK_OUT(float, factor),
+                           GK_OUT(float, scale), GK_OUT(gk_i64, good), GK_OUT(float, found), GK_OUT(float, inverse), GK_OUT(gk_i64, step),
+                           GK_OUT(float, skip), GK_OUT(gk_i64, count), float growth, float backoff, gk_i64 interval, float least)
+{
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_BIND_IN(gk_f, partial); GK_BIND_OUT(float, total); GK_BIND_OUT(float, factor); GK_BIND_OUT(float, scale); GK_BIND_OUT(gk_i64, good);
+    GK_BIND_OUT(float, found); GK_BIND_OUT(float, inverse); GK_BIND_OUT(gk_i64, step); GK_BIND_OUT(float, skip); GK_BIND_OUT(gk_i64, count);
+    gk_f r = gk_norm_total(partial, n, kind, p, tmp), bad = GK_R(0.0);
+    for (gk_i64 i = gk_lid(); i < n; i += GK_BLOCK) bad = gk_max(bad, partial[4 * i + 3]);
+    bad = gk_block_max(bad, tmp);
+    if (gk_lid() == 0) {
+        gk_f by = scale ? (gk_f)inverse[0] : GK_R(1.0);
+        r *= by;
+        if (total) total[0] = (float)r;
+        gk_f c = max_norm / (r + GK_R(1e-6));
+        factor[0] = (float)((c > GK_R(1.0) ? GK_R(1.0) : c) * by);
+        if (scale) {
+            int skipped = bad > GK_R(0.0) || found[0] != 0.0f;
+            skip[0] = skipped ? 1.0f : 0.0f;
+            count[0] = step[0];
+            found[0] = 0.0f;
+            gk_next_scale(scale, good, inverse, step, skipped, growth, backoff, interval, least);
+        }
+    }
+}
+
 // Units: F32
 /* The next loss scale, from what the last step found. One thread. */
 GK_KERNEL(loss_scale)(GK_OUT(float, scale), GK_OUT(gk_i64, good), GK_OUT(float, found), GK_OUT(float, inverse), GK_OUT(gk_i64, step), float growth,
@@ -160,24 +223,9 @@ GK_KERNEL(loss_scale)(GK_OUT(float, scale), GK_OUT(gk_i64, good), GK_OUT(float, 
 {
     GK_BIND_OUT(float, scale); GK_BIND_OUT(gk_i64, good); GK_BIND_OUT(float, found); GK_BIND_OUT(float, inverse); GK_BIND_OUT(gk_i64, step);
     if (gk_lid() == 0 && gk_bid(0) == 0) {
-        float s = scale[0];
-        gk_i64 n = good[0] + 1;
-        if (found[0] != 0.0f) {
-            s *= backoff;
-            if (s < least) s = least;
-            n = 0;
-        } else {
-            if (step) step[0] += 1;
-            if (n >= interval) {
-                float grown = s * growth;
-                if (grown <= 3.4028234663852886e38f) s = grown;
-                n = 0;
-            }
-        }
-        scale[0] = s;
-        good[0] = n;
+        int skipped = found[0] != 0.0f;
         found[0] = 0.0f;
-        if (inverse) inverse[0] = 1.0f / s;
+        gk_next_scale(scale, good, inverse, step, skipped, growth, backoff, interval, least);
     }
 }
 

@@ -18,6 +18,7 @@ use crate::core::error::Result;
 use crate::core::hooks;
 use crate::core::span::span;
 use crate::core::tensor::{Collected, Edge, Meta, Node, Role, Tensor};
+use crate::core::timeline;
 
 pub use crate::core::derivatives::{GradOptions, grad, hvp, jacobian, jvp, vjp};
 pub(crate) use crate::core::derivatives::{Map, compose, linear_map};
@@ -38,7 +39,9 @@ where
     F: Fn(&mut BackwardCtx<'_>) -> Result<()> + Send + Sync + 'static,
 {
     let edges = inputs.iter().map(|t| t.edge().cloned()).collect();
-    Node::new(op, edges, outputs.iter().map(Meta::of).collect(), Role::Op(Arc::new(f)))
+    let node = Node::new(op, edges, outputs.iter().map(Meta::of).collect(), Role::Op(Arc::new(f)));
+    timeline::made(node.id);
+    node
 }
 
 /// Puts `outputs` into the graph as results of `op` on `inputs`, if recording is on and an input requires a gradient.

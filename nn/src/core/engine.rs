@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::{BackwardCtx, Collected, Edge, Node, Role, Slot, Tensor, lock, same_device};
+use crate::core::timeline;
 
 /// Where a pass starts: outputs, and their gradients at their own places in the graph. One without a gradient has one element and gets 1.
 pub(crate) fn seeds(op: &'static str, roots: &[(&Tensor, Option<&Tensor>)]) -> Result<Vec<(Edge, Tensor)>> {
@@ -89,7 +90,7 @@ pub(crate) fn run(
             *found = slots[e.index].as_ref().map(|s| s.grad.clone());
         }
         if runs(into, &node) {
-            visit(&node, slots, into, retain)?;
+            timeline::backward(id, node.op, || visit(&node, slots, into, retain))?;
         }
     }
     Ok(found)

@@ -16,3 +16,4 @@ pub(crate) mod parametrize;
 pub(crate) mod readback;
 pub(crate) mod span;
 pub(crate) mod tensor;
+pub(crate) mod timeline;

@@ -223,7 +223,7 @@ impl ScaledDotProductAttention {
 }
 
 /// The options with the generator of a step that is recorded.
-fn drawn<'a>(options: &Attention<'static>, cell: &'a Option<Operand>) -> Result<Attention<'a>> {
+fn drawn<'a>(options: &Attention<'static>, cell: &'a Option<capture::Cell>) -> Result<Attention<'a>> {
     let mut options: Attention<'a> = *options;
     options.rng = capture::moved(options.rng, cell)?;
     Ok(options)

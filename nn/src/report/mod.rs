@@ -4,4 +4,5 @@ pub mod compare;
 mod flops;
 pub mod inspect;
 pub mod plot;
+pub mod profile;
 pub mod summary;

@@ -1,11 +1,14 @@
 //! Recorded steps: the same bits as plain calls, on every device that is there.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use trefoil::GpuError;
 use trefoil::ops::activation::Activation;
 use trefoil::ops::core::CoreOps;
 use trefoil::ops::optimizer::{AdaptiveRule, LossScale, OptimRule};
+use trefoil::testing::{Call, MockDriver};
+use trefoil::{Engine, GpuError};
 use trefoil_nn::data::{Dataset, ResidentSource, Targets};
 use trefoil_nn::layers::{BatchNormalization, Dense, Dropout, GaussianNoise, Residual, Sequential};
 use trefoil_nn::optim::Schedule;
@@ -112,8 +115,9 @@ fn a_hundred_recorded_steps_equal_plain_ones_bit_for_bit() {
         let (plain, recorded) = (train(&d, false, steps), train(&d, true, steps));
         println!("{}: {:?}", id(&d), recorded.2);
         assert_eq!(recorded.2.plain, None, "{}", id(&d));
-        assert_eq!(recorded.2.graphs, 2, "whole batches and smaller ones");
-        assert!(recorded.2.replays >= 2 * steps as u64 - 8);
+        assert_eq!(recorded.2.update, None, "{}: the update is part of the graphs", id(&d));
+        assert_eq!(recorded.2.graphs, 4, "first and last parts of a step, whole batches and smaller ones");
+        assert!(recorded.2.replays >= 2 * steps as u64 - 16);
         assert!(plain.2.plain.is_some_and(|why| why.contains("`capture` is off")));
         for (i, (a, b)) in plain.0.iter().zip(&recorded.0).enumerate() {
             assert!(a == b, "{}: loss of step {i} differs", id(&d));
@@ -327,8 +331,10 @@ fn whole_steps(d: &Device, rule: OptimRule, scaled: bool, capture: bool) -> (Sta
     let model = network(d);
     let (_, frozen) = &model.named_parameters()[1];
     let optimizer = Optimizer::new(&model, rule, 0.02).unwrap();
-    let optimizer =
-        if scaled { optimizer.loss_scaling(LossScale::new().interval(3), 256.0).unwrap() } else { optimizer };
+    let optimizer = match scaled {
+        true => optimizer.loss_scaling(LossScale::new().interval(3), 256.0).and_then(|o| o.ema(0.8)).unwrap(),
+        false => optimizer,
+    };
     let optimizer = RefCell::new(optimizer);
     // A parameter that got no gradient in the first steps counts apart.
     frozen.set_requires_grad(false);
@@ -337,8 +343,13 @@ fn whole_steps(d: &Device, rule: OptimRule, scaled: bool, capture: bool) -> (Sta
         o.zero_grad()?;
         let loss = CrossEntropyLoss::default().forward(&model.forward(&io[0])?, &io[1])?;
         o.backward(&loss)?;
-        o.clip_grad_norm(0.5, 2.0)?;
-        o.step()?;
+        match scaled {
+            true => drop(o.step_clipped(0.5, 2.0)?),
+            false => {
+                o.clip_grad_norm(0.5, 2.0)?;
+                o.step()?;
+            }
+        }
         Ok(vec![loss])
     };
     let mut recorded = trefoil_nn::capture(d, step);
@@ -395,7 +406,8 @@ fn whole_steps_of_every_kind_of_rule_are_recorded() {
 fn what_an_optimizer_cannot_record_is_refused_and_done_plainly() {
     for d in recording() {
         let model = network(&d);
-        let optimizer = RefCell::new(Optimizer::adam(&model, 0.01).and_then(|o| o.ema(0.9)).unwrap());
+        let rounded = Optimizer::adam(&model, 0.01).and_then(|o| o.moments_in_bf16(Some(7)));
+        let optimizer = RefCell::new(rounded.unwrap());
         let (x, y) = batch(&d, 16, 1);
         let mut step = trefoil_nn::capture(&d, |io: &[Tensor]| {
             optimizer.borrow().zero_grad()?;
@@ -411,6 +423,80 @@ fn what_an_optimizer_cannot_record_is_refused_and_done_plainly() {
         let why = step.status().plain.clone().unwrap_or_default();
         assert!(why.contains("Optimizer::step cannot be recorded"), "{why}");
     }
+}
+
+#[test]
+fn steps_whose_update_cannot_be_recorded_replay_their_passes() {
+    for d in recording() {
+        let run = |capture: bool| {
+            let model = network(&d);
+            let optimizer = Optimizer::adam(&model, 0.01).and_then(|o| o.moments_in_bf16(Some(7))).unwrap();
+            let objective = Objective::Classify(CrossEntropyLoss::default());
+            let mut t = Trainer::new(&model, optimizer, objective, &d, options(capture)).unwrap();
+            for i in 0..8 {
+                let (x, y) = batch(&d, 16, i);
+                t.step(&x, &y).unwrap();
+            }
+            (state(&model, t.optimizer()), t.capture_status())
+        };
+        let (plain, recorded) = (run(false), run(true));
+        assert_same(&plain.0, &recorded.0, &format!("{}", id(&d)));
+        assert_eq!((recorded.1.graphs, &recorded.1.plain), (1, &None), "{}", id(&d));
+        assert!(recorded.1.update.is_some_and(|why| why.contains("rounding")));
+    }
+}
+
+/// What a driver was asked for in a step, by kind.
+fn kinds(calls: &[Call]) -> BTreeMap<&'static str, usize> {
+    let mut all = BTreeMap::new();
+    for c in calls {
+        let kind = match c {
+            Call::Launch { .. } => "launch",
+            Call::LaunchGraph(..) => "graph",
+            Call::Copy(..) => "copy",
+            Call::CopyIn(..) => "upload",
+            Call::CopyOut(..) | Call::Synchronize(_) => "wait",
+            Call::Alloc(_) => "allocation",
+            _ => "other",
+        };
+        *all.entry(kind).or_default() += 1;
+    }
+    all
+}
+
+#[test]
+fn a_trained_batch_is_one_launch_of_a_graph() {
+    let driver = Arc::new(MockDriver::default());
+    driver.have_graphs(true);
+    let d: Device = Arc::new(Engine::new(driver.clone()).unwrap());
+    let model = network(&d);
+    let optimizer = Optimizer::adamw(&model, 0.01, 0.01)
+        .and_then(|o| o.loss_scaling(LossScale::new(), 1024.0))
+        .and_then(|o| o.ema(0.9))
+        .unwrap();
+    let objective = Objective::Classify(CrossEntropyLoss::default());
+    let mut t = Trainer::new(&model, optimizer, objective, &d, options(true)).unwrap();
+    let (x, y) = batch(&d, 16, 1);
+    for _ in 0..4 {
+        t.step(&x, &y).unwrap();
+    }
+    driver.clear();
+    const STEPS: usize = 40;
+    for _ in 0..STEPS {
+        t.step(&x, &y).unwrap();
+    }
+    assert_eq!(t.capture_status().update, None);
+    // Inputs go in, loss and output come out by copies on the device; the rate of the schedule, which changes with every step, is there.
+    let want = BTreeMap::from([("copy", 4 * STEPS), ("graph", STEPS)]);
+    assert_eq!(kinds(&driver.calls()), want);
+    for _ in 0..2 * STEPS {
+        t.step(&x, &y).unwrap();
+    }
+    let uploads = kinds(&driver.calls()).remove("upload").unwrap_or(0);
+    assert!(
+        (1..=6).contains(&uploads),
+        "{uploads} uploads for 120 steps: 64 rates at a time, and their position"
+    );
 }
 
 #[test]

@@ -74,6 +74,7 @@ mod optim_adaptive;
 mod optim_matrices;
 mod optim_sparse;
 mod out_of_range;
+mod profile;
 mod run_folder;
 mod second_derivatives;
 mod second_order;

@@ -1,9 +1,14 @@
 //! Optimizers, arenas, clipping, schedules.
 
-use crate::common::{close, cpu, devices, f32s, noise};
+use std::sync::Arc;
+
+use crate::common::{close, cpu, devices, f32s, id, noise};
 use trefoil::ops::optimizer::OptimRule;
+use trefoil::testing::MockDriver;
+use trefoil::{BackendKind, Caps, DeviceId, Engine};
 use trefoil::{DType, ops::activation::Activation};
 use trefoil_nn::layers::{Dense, Sequential};
+use trefoil_nn::optim::LossScale;
 use trefoil_nn::optim::{Group, Plateau, Schedule};
 use trefoil_nn::{Device, InitContext, Layer, LayerExt, NnError, Optimizer, Param, Tensor, Visitor};
 
@@ -615,5 +620,96 @@ fn every_backward_starts_from_its_weight() {
         let w = weight as f32;
         assert_eq!(g.to_vec::<f32>().unwrap(), [w, 2.0 * w]);
         loss.grad().unwrap().fill(7.0).unwrap();
+    }
+}
+
+#[test]
+fn a_step_over_many_parameters_is_a_few_launches() {
+    let mut caps = Caps::new(DeviceId::new(BackendKind::Custom, 0), "mock", "mock");
+    caps.device_addresses = true;
+    let driver = Arc::new(MockDriver::new(caps));
+    let d: Device = Arc::new(Engine::new(driver.clone()).unwrap());
+    let launches = |dtype: DType, scaled: bool| {
+        let values = [1.0f32; 70];
+        let params = Params::new(&d, &[&values[..]; 50]);
+        params.0.iter().for_each(|p| p.set(p.get().to_dtype(dtype).unwrap()));
+        let mut o = Optimizer::adamw(&params, 0.01, 0.01).and_then(Optimizer::master_weights).unwrap();
+        o = o.ema(0.9).unwrap();
+        if scaled {
+            o = o.loss_scaling(LossScale::new(), 1024.0).unwrap();
+        }
+        let mut counts = vec![];
+        // The first of each kind makes what the others keep.
+        for clip in [false, false, true, true] {
+            params.0.iter().for_each(|p| o.backward(&p.get().sum().unwrap()).unwrap());
+            driver.clear();
+            match clip {
+                true => drop(o.step_clipped(1.0, 2.0).unwrap()),
+                false => o.step().unwrap(),
+            }
+            counts.push(driver.launches());
+        }
+        (counts.remove(1), counts.remove(2))
+    };
+    for dtype in [DType::F32, DType::F16] {
+        // The update with the 16-bit copies, and the moving average.
+        let update = ["optimizer_step", "binary_flat"];
+        let norm = ["gradient_norm_partial", "gradient_factor"];
+        let (plain, clipped) = launches(dtype, false);
+        assert_eq!(plain, update, "{dtype}");
+        assert_eq!(clipped, [norm, update].concat(), "{dtype}");
+        // Loss scaling looks at the gradients and adapts within the two launches of the norm.
+        let (plain, scaled) = launches(dtype, true);
+        assert_eq!(scaled, clipped, "{dtype}");
+        assert_eq!(plain.len(), 4, "{dtype}: {plain:?}");
+    }
+}
+
+#[test]
+fn a_clipped_step_is_clipping_and_a_step() {
+    for d in devices() {
+        let run = |together: bool| {
+            let params = Params::new(&d, &[&[1.0, -2.0, 3.0], &[0.5; 100]]);
+            let mut o = Optimizer::adamw(&params, 0.05, 0.01).unwrap();
+            o = o.loss_scaling(LossScale::new().interval(3), 1024.0).unwrap();
+            let mut seen = vec![];
+            for i in 0..9 {
+                o.zero_grad().unwrap();
+                for (k, p) in params.0.iter().enumerate() {
+                    let n = p.get().numel();
+                    let mut factors: Vec<f32> =
+                        noise(7 * i + k as u64, n).iter().map(|&v| v as f32).collect();
+                    if i == 4 && k == 1 {
+                        factors[n - 1] = f32::INFINITY;
+                    }
+                    let loss = p.get().mul(&f32s(&d, &factors, &[n])).unwrap().sum().unwrap();
+                    o.backward(&loss).unwrap();
+                }
+                let norm = match together {
+                    true => o.step_clipped(0.7, 2.0).unwrap(),
+                    false => {
+                        let norm = o.clip_grad_norm(0.7, 2.0).unwrap();
+                        o.step().unwrap();
+                        norm
+                    }
+                };
+                let scale = o.loss_scale().unwrap().item::<f32>().unwrap();
+                seen.push((scale, norm.item::<f32>().unwrap(), params.values()));
+            }
+            let state = o.state_tensors().unwrap();
+            let count =
+                state.iter().find(|(name, _)| name == "scaler.step").unwrap().1.item::<i64>().unwrap();
+            (seen, count)
+        };
+        let ((apart, a), (together, b)) = (run(false), run(true));
+        assert_eq!((a, b), (9, 9), "{}: eight steps were made", id(&d));
+        for (i, (x, y)) in apart.iter().zip(&together).enumerate() {
+            assert_eq!(x.0, y.0, "{}: scale after step {i}", id(&d));
+            assert!(x.1 == y.1 || (x.1 - y.1).abs() <= 1e-6 * x.1, "{}: norm {} and {}", id(&d), x.1, y.1);
+            let near = |(x, y): (&f32, &f32)| (x - y).abs() <= 1e-6 * (1.0 + x.abs());
+            assert!(x.2.iter().flatten().zip(y.2.iter().flatten()).all(near), "{}: step {i}", id(&d));
+        }
+        assert_eq!(together[3].2, together[4].2, "{}: an infinite gradient changes nothing", id(&d));
+        assert_ne!(together[4].2, together[5].2);
     }
 }

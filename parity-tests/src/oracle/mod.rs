@@ -20,7 +20,7 @@ mod random;
 
 pub(crate) use self::elementwise::{bits, cast, logic, nan_to_num, nextafter};
 pub(crate) use self::integer::{degree, one_hot, reduce_mask};
-pub(crate) use self::optimizer::{adam_bf16, adam_codes, loss_scale, unscale};
+pub(crate) use self::optimizer::{adam_bf16, adam_codes, grad_factor, loss_scale, unscale};
 pub(crate) use self::quantized::{fp8, quantized, w8a8};
 pub(crate) use self::random::{
     bernoulli, bias_dropout, bias_dropout_backward, categorical, dropout, dropout_backward, exponential,

@@ -189,9 +189,40 @@ pub(crate) fn unscale(q: &Question<'_>) -> Result<Vec<Answer>, String> {
     Ok(out)
 }
 
-/// `GradScaler.update`, in f32 as the state is.
+/// The factor of the gradients in a clipped step, and the loss scale after it.
+pub(crate) fn grad_factor(q: &Question<'_>) -> Result<Vec<Answer>, String> {
+    let p = if q.s("p").is_ok_and(|p| p == "inf") { f64::INFINITY } else { q.f("p")? };
+    let all = q.list("g");
+    let values = || all.iter().flat_map(|g| &g.values);
+    let norm = match p.is_infinite() {
+        // NaN is larger than all.
+        true => values().fold(0.0, |m: f64, v| if v.abs() > m || v.is_nan() { v.abs() } else { m }),
+        false => values().map(|v| v.abs().powf(p)).sum::<f64>().powf(1.0 / p),
+    };
+    let by = q.opt("inv_scale").map_or(1.0, |s| s.values[0]);
+    let total = norm * by;
+    let c = q.f("max_norm")? / (total + 1e-6);
+    let factor = if c > 1.0 { by } else { c * by };
+    // Sums of up to a few thousand terms in a tree, and chains of 32 within a thread.
+    let near = |name: &str, x: f64| Answer::rounded(name, DType::F32, &[], &[x], vec![48.0 * U * x.abs()]);
+    let mut out = vec![near("total", total), near("factor", factor)];
+    if q.opt("scale").is_some() {
+        let found = q.x("found_inf")?.values[0] != 0.0 || values().any(|v| !v.is_finite());
+        out.extend(scale_after(q, found)?);
+        out.push(Answer::exact("skip", &[], &[f64::from(u8::from(found))]));
+        out.push(Answer::integers("count", DType::I64, &[], &[q.x("step")?.values[0] as i64]));
+    }
+    Ok(out)
+}
+
+/// `GradScaler.update`.
 pub(crate) fn loss_scale(q: &Question<'_>) -> Result<Vec<Answer>, String> {
-    let (old, found) = (q.x("scale")?.values[0] as f32, q.x("found_inf")?.values[0] != 0.0);
+    scale_after(q, q.x("found_inf")?.values[0] != 0.0)
+}
+
+/// The loss scale after a step, in f32 as the state is.
+fn scale_after(q: &Question<'_>, found: bool) -> Result<Vec<Answer>, String> {
+    let old = q.x("scale")?.values[0] as f32;
     let run = q.x("good")?.values[0] as i64 + 1;
     let full = run >= q.i("interval")?;
     let grown = old * q.f("growth")? as f32;

@@ -35,7 +35,7 @@ use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo};
 use trefoil::ops::index::ScatterReduce;
 use trefoil::ops::loss::{CrossEntropy, CrossEntropyBwd, CrossEntropyFwd, Loss, LossFwd, Reduction};
 use trefoil::ops::optimizer::{
-    ClipAdaptive, ClipNorm, LossScale, LossScaleState, OptimRule, ParamSlot, RowSlot, Step,
+    ClipAdaptive, ClipNorm, GradFactor, LossScale, LossScaleState, OptimRule, ParamSlot, RowSlot, Step,
 };
 use trefoil::ops::random::{Distribution, DropoutMask, Rng, Weights};
 use trefoil::ops::reduce::{ArgReduce, Reduce};
@@ -434,6 +434,13 @@ fn optimizer(t: &mut Bed<'_>) {
     });
     t.refuse("a negative norm", &[&g0, &total], |g| {
         g.clip_grad_norm(&ClipNorm::new(-1.0), &mut [g0.alias_mut()], total.alias_mut())
+    });
+    t.refuse("a factor among the gradients", &[&g0], |g| {
+        g.grad_factor(&ClipNorm::new(1.0), &[g0.view()], GradFactor::new(g0.alias_mut().range(0, 1)?))
+    });
+    t.refuse("a factor that is the total", &[&total], |g| {
+        let io = GradFactor::new(total.alias_mut()).total(total.alias_mut());
+        g.grad_factor(&ClipNorm::new(1.0), &[g0.view()], io)
     });
     t.refuse("a negative bound", &[&g0], |g| g.clip_grad_value(-1.0, &mut [g0.alias_mut()]));
     let i = t.buf(DType::I32, 8);

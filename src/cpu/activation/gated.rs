@@ -15,7 +15,7 @@ impl GatedOps for CpuBackend {
     fn gated(&self, act: Activation, input: GatedInput<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "gated";
         let p = check_gated(act, &input, &y)?;
-        self.count();
+        let _timed = self.count("gated");
         let (gate, up) = (gather_f64(OP, p.gate)?, gather_f64(OP, p.up)?);
         let out: Vec<f64> = pairs(&p).map(|(g, u)| up[u] * value(act, gate[g])).try_vec()?;
         store_f64(OP, &y, &out)
@@ -30,7 +30,7 @@ impl GatedOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "gated_bwd";
         let p = check_gated_bwd(act, &dy, &input, &grads)?;
-        self.count();
+        let _timed = self.count("gated_bwd");
         let (dy, gate, up) = (gather_f64(OP, dy)?, gather_f64(OP, p.gate)?, gather_f64(OP, p.up)?);
         let (mut dgate, mut dup) = (filled(gate.len(), 0.0)?, filled(up.len(), 0.0)?);
         for (d, (g, u)) in dy.iter().zip(pairs(&p)) {

@@ -184,7 +184,7 @@ pub(in crate::cpu) fn from_output(act: Activation, dy: f64, y: f64) -> f64 {
 impl ActivationOps for CpuBackend {
     fn activation(&self, act: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         check_activation(&x, &y)?;
-        self.count();
+        let _timed = self.count("activation");
         let y = y.grad(false);
         match act {
             // Known to the compiler, the loop has no branches.
@@ -196,7 +196,7 @@ impl ActivationOps for CpuBackend {
     fn activation_bwd(&self, act: Activation, dy: View<'_>, saved: Saved<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "activation_bwd";
         check_activation_bwd(act, &dy, &saved, &dx)?;
-        self.count();
+        let _timed = self.count("activation_bwd");
         match (act, saved) {
             (Activation::Relu, Saved::Input(v) | Saved::Output(v)) => {
                 map2(OP, [dy, v], &dx, |dy, v| gradient(Activation::Relu, dy, v))
@@ -209,7 +209,7 @@ impl ActivationOps for CpuBackend {
     fn prelu(&self, x: View<'_>, a: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "prelu";
         let [_, slopes, cols] = check_prelu(&x, &a, &y)?;
-        self.count();
+        let _timed = self.count("prelu");
         let (mut v, a) = (gather_f64(OP, x)?, gather_f64(OP, a)?);
         for (i, x) in v.iter_mut().enumerate() {
             *x *= if *x > 0.0 { 1.0 } else { a[i / cols % slopes] };
@@ -227,7 +227,7 @@ impl ActivationOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "prelu_bwd";
         let [_, slopes, cols] = check_prelu_bwd(&dy, &x, &a, dx.as_ref(), da.as_ref())?;
-        self.count();
+        let _timed = self.count("prelu_bwd");
         let (mut g, x, a) = (gather_f64(OP, dy)?, gather_f64(OP, x)?, gather_f64(OP, a)?);
         let mut sums = filled(slopes, 0.0)?;
         for (i, (g, &x)) in g.iter_mut().zip(&x).enumerate() {

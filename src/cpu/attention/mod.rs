@@ -210,7 +210,7 @@ impl AttentionOps for CpuBackend {
     fn attention(&self, p: &Attention<'_>, io: AttentionIo<'_>) -> Result<()> {
         const OP: &str = "attention";
         let size = check_attention(p, &io)?;
-        self.count();
+        let _timed = self.count("attention");
         let c = self.attention_call(OP, p, size, [io.q, io.k, io.v], &io.mask)?;
         let AttentionSize { heads, lq, lk, dv, outer, .. } = size;
         let n = outer * heads;
@@ -253,7 +253,7 @@ impl AttentionOps for CpuBackend {
     fn attention_bwd(&self, p: &Attention<'_>, io: AttentionBwd<'_>) -> Result<()> {
         const OP: &str = "attention_bwd";
         let size = check_attention_bwd(p, &io)?;
-        self.count();
+        let _timed = self.count("attention_bwd");
         let c = self.attention_call(OP, p, size, [io.q, io.k, io.v], &io.mask)?;
         let (dout, o, lse) = (gather_f64(OP, io.dout)?, gather_f64(OP, io.o)?, gather_f64(OP, io.lse)?);
         let AttentionSize { heads, kv_heads, lq, lk, d, dv, outer, .. } = size;

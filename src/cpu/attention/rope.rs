@@ -38,7 +38,7 @@ impl RopeOps for CpuBackend {
     fn rope(&self, p: &Rope, x: View<'_>, positions: Option<View<'_>>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "rope";
         let s = check_rope(OP, p, ("x", &x), positions.as_ref(), ("y", &y))?;
-        self.count();
+        let _timed = self.count("rope");
         if y.numel() == 0 {
             return Ok(());
         }
@@ -48,7 +48,7 @@ impl RopeOps for CpuBackend {
     fn rope_bwd(&self, p: &Rope, dy: View<'_>, positions: Option<View<'_>>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "rope_bwd";
         let s = check_rope(OP, p, ("dy", &dy), positions.as_ref(), ("dx", &dx.out))?;
-        self.count();
+        let _timed = self.count("rope_bwd");
         if dy.numel() == 0 {
             return Ok(());
         }

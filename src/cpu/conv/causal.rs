@@ -51,7 +51,7 @@ impl CausalConvOps for CpuBackend {
     fn causal_conv1d(&self, act: Activation, io: CausalConvIo<'_>) -> Result<()> {
         const OP: &str = "causal_conv1d";
         let s = check_causal_conv1d(act, &io)?;
-        self.count();
+        let _timed = self.count("causal_conv1d");
         let rows = rows(OP, s, io.x, io.state)?;
         let (w, bias) = (gather_f64(OP, io.w)?, io.bias.map(|b| gather_f64(OP, b)).transpose()?);
         let mut y = linear(s, if io.state.is_some() { 0 } else { s.k - 1 }, &rows, &w, bias.as_deref())?;
@@ -66,7 +66,7 @@ impl CausalConvOps for CpuBackend {
     fn causal_conv1d_bwd(&self, act: Activation, io: CausalConvBwd<'_>) -> Result<()> {
         const OP: &str = "causal_conv1d_bwd";
         let s = check_causal_conv1d_bwd(act, &io)?;
-        self.count();
+        let _timed = self.count("causal_conv1d_bwd");
         let rows = rows(OP, s, io.x, io.state)?;
         let (w, bias) = (gather_f64(OP, io.w)?, io.bias.map(|b| gather_f64(OP, b)).transpose()?);
         let mut dz = gather_f64(OP, io.dy)?;

@@ -110,7 +110,7 @@ impl DeformableConvOps for CpuBackend {
     fn deform_conv(&self, p: &Conv, io: DeformConvIo<'_>) -> Result<()> {
         const OP: &str = "deform_conv";
         let s = check_deform_conv(p, &io)?;
-        self.count();
+        let _timed = self.count("deform_conv");
         let field = Field::new(OP, s, io.x, io.offset, io.mask)?;
         let (c, w) = (s.conv, gather_f64(OP, io.w)?);
         let bias = io.bias.map(|b| gather_f64(OP, b)).transpose()?;
@@ -132,7 +132,7 @@ impl DeformableConvOps for CpuBackend {
     fn deform_conv_bwd(&self, p: &Conv, io: DeformConvBwd<'_>) -> Result<()> {
         const OP: &str = "deform_conv_bwd";
         let s = check_deform_conv_bwd(p, &io)?;
-        self.count();
+        let _timed = self.count("deform_conv_bwd");
         let field = Field::new(OP, s, io.x, io.offset, io.mask)?;
         let (c, w, dy) = (s.conv, gather_f64(OP, io.w)?, gather_f64(OP, io.dy)?);
         let (out, taps, cig, cog) = (c.out_plane(), c.taps(), c.cig(), c.cog());

@@ -429,7 +429,7 @@ impl CpuBackend {
         act: Activation,
         io: ConvIo<'_>,
     ) -> Result<()> {
-        self.count();
+        let _timed = self.count(op);
         let narrow = io.x.dtype() != DType::F64;
         let y = T::product(step, op, s, narrow, &T::values(op, io.x)?, &T::values(op, io.w)?)?;
         finish(op, act, y, &io)
@@ -443,7 +443,7 @@ impl CpuBackend {
         shape: Option<ConvShape>,
         io: ConvBwd<'_>,
     ) -> Result<()> {
-        self.count();
+        let _timed = self.count(op);
         let dz: Vec<T> = slope(op, p.act, io.dy, io.saved)?;
         if let Some(g) = &io.dresidual {
             give(op, g, &dz)?;
@@ -488,7 +488,7 @@ impl ConvOps for CpuBackend {
     fn im2col(&self, p: &Conv, kernel: &[usize], x: View<'_>, col: GradMut<'_>) -> Result<()> {
         const OP: &str = "im2col";
         let s = check_columns(OP, p, kernel, &x, &col.out.as_view(), &col.out)?;
-        self.count();
+        let _timed = self.count("im2col");
         let x = gather_f64(OP, x)?;
         let mut out = filled(col.out.numel(), 0.0)?;
         columns(&s, &all_runs(&s)?, &x, &mut out);
@@ -498,7 +498,7 @@ impl ConvOps for CpuBackend {
     fn col2im(&self, p: &Conv, kernel: &[usize], col: View<'_>, x: GradMut<'_>) -> Result<()> {
         const OP: &str = "col2im";
         let s = check_columns(OP, p, kernel, &x.out.as_view(), &col, &x.out)?;
-        self.count();
+        let _timed = self.count("col2im");
         let col = gather_f64(OP, col)?;
         let mut sum = filled(x.out.numel(), 0.0)?;
         fold(&s, &all_runs(&s)?, &col, &mut sum);

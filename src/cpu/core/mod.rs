@@ -4,6 +4,9 @@
 
 mod capture;
 mod interop;
+mod profile;
+
+pub(super) use self::profile::Timed;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -243,7 +246,7 @@ impl CoreOps for CpuBackend {
 
     fn copy(&self, src: View<'_>, dst: ViewMut<'_>) -> Result<()> {
         check::copy(&src, &dst)?;
-        self.count();
+        let _timed = self.count("copy");
         with_dtype!(src.dtype(), T => super::store::<T>("copy", &dst, &super::gather::<T>("copy", src)?))
     }
 

@@ -45,7 +45,7 @@ impl GraphAttentionOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "edge_softmax";
         let (_, columns) = check_edge_softmax(OP, nodes, &dst, &groups, &[("logits", logits)], ("y", &y))?;
-        self.count();
+        let _timed = self.count("edge_softmax");
         let dst = self.nodes(OP, dst, nodes)?;
         store_f64(OP, &y, &softmax(&dst, nodes, columns, &gather_f64(OP, logits)?)?.0)
     }
@@ -62,7 +62,7 @@ impl GraphAttentionOps for CpuBackend {
         const OP: &str = "edge_softmax_bwd";
         let given = [("dy", dy), ("y", y)];
         let (_, columns) = check_edge_softmax(OP, nodes, &dst, &groups, &given, ("dlogits", &dlogits.out))?;
-        self.count();
+        let _timed = self.count("edge_softmax_bwd");
         let dst = self.nodes(OP, dst, nodes)?;
         let (dy, y) = (gather_f64(OP, dy)?, gather_f64(OP, y)?);
         let mut sum = filled(nodes * columns, 0.0)?;
@@ -78,7 +78,7 @@ impl GraphAttentionOps for CpuBackend {
     fn gat(&self, slope: f64, io: Gat<'_>) -> Result<()> {
         const OP: &str = "gat";
         let s = check_gat(slope, &io)?;
-        self.count();
+        let _timed = self.count("gat");
         let (src, dst) = (self.nodes(OP, io.src, s.sources)?, self.nodes(OP, io.dst, s.targets)?);
         let (x, su, sv) =
             (gather_f64(OP, io.x)?, gather_f64(OP, io.score_src)?, gather_f64(OP, io.score_dst)?);
@@ -107,7 +107,7 @@ impl GraphAttentionOps for CpuBackend {
     fn gat_bwd(&self, slope: f64, io: GatBwd<'_>) -> Result<()> {
         const OP: &str = "gat_bwd";
         let s = check_gat_bwd(slope, &io)?;
-        self.count();
+        let _timed = self.count("gat_bwd");
         let (src, dst) = (self.nodes(OP, io.src, s.sources)?, self.nodes(OP, io.dst, s.targets)?);
         let (x, dy) = (gather_f64(OP, io.x)?, gather_f64(OP, io.dy)?);
         let (su, sv) = (gather_f64(OP, io.score_src)?, gather_f64(OP, io.score_dst)?);

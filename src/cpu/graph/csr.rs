@@ -31,7 +31,7 @@ impl CsrOps for CpuBackend {
     fn csr(&self, op: Csr, io: CsrIo<'_>) -> Result<()> {
         const OP: &str = "csr";
         let (n, rows) = check_csr(op, &io)?;
-        self.count();
+        let _timed = self.count("csr");
         let given = io.col.map_or(Ok(Vec::new()), |c| signed_ids(OP, c))?;
         let (offsets, order, columns) = match (op, io.col) {
             (Csr::Transpose, Some(c)) => {

@@ -123,7 +123,7 @@ impl GraphOps for CpuBackend {
     fn degree(&self, dst: View<'_>, degree: ViewMut<'_>) -> Result<()> {
         const OP: &str = "degree";
         check_degree(&dst, &degree)?;
-        self.count();
+        let _timed = self.count("degree");
         let n = degree.numel();
         store(OP, &degree, &degrees(&self.nodes(OP, dst, n)?, n)?)
     }
@@ -137,7 +137,7 @@ impl GraphOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "sym_normalize";
         let nodes = check_sym_normalize(&rowptr, &col, &list, &y)?;
-        self.count();
+        let _timed = self.count("sym_normalize");
         let n = col.numel();
         let (rows, cols) = (self.entry_rows(OP, rowptr, n)?, self.nodes(OP, col, nodes)?);
         let v = if list.is_some() { values(OP, &list)? } else { filled(n, 1.0)? };
@@ -155,7 +155,7 @@ impl GraphOps for CpuBackend {
     fn spmm(&self, io: Spmm<'_>) -> Result<()> {
         const OP: &str = "spmm";
         let s = check_spmm(&io)?;
-        self.count();
+        let _timed = self.count("spmm");
         let (rows, cols) = (self.entry_rows(OP, io.rowptr, s.edges)?, self.nodes(OP, io.col, s.others)?);
         let (x, v, bias) = (gather_f64(OP, io.x)?, values(OP, &io.values)?, values(OP, &io.bias)?);
         let mut y = filled(s.nodes * s.columns, 0.0)?;
@@ -177,7 +177,7 @@ impl GraphOps for CpuBackend {
     fn spmm_bwd(&self, io: SpmmBwd<'_>) -> Result<()> {
         const OP: &str = "spmm_bwd";
         let s = check_spmm_bwd(&io)?;
-        self.count();
+        let _timed = self.count("spmm_bwd");
         let (rows, cols) = (self.entry_rows(OP, io.rowptr, s.edges)?, self.nodes(OP, io.col, s.others)?);
         let (dy, x, v) = (gather_f64(OP, io.dy)?, gather_f64(OP, io.x)?, values(OP, &io.values)?);
         let (mut dx, mut dv) = (filled(x.len(), 0.0)?, filled(v.len(), 0.0)?);
@@ -207,7 +207,7 @@ impl GraphOps for CpuBackend {
     fn message_passing(&self, m: Message, r: MessageReduce, io: Messages<'_>) -> Result<()> {
         const OP: &str = "message_passing";
         let s = check_messages(m, r, &io)?;
-        self.count();
+        let _timed = self.count("message_passing");
         let sources = if m == Message::CopyE { i32::MAX as usize } else { s.others };
         let (src, dst) = (self.nodes(OP, io.src, sources)?, self.nodes(OP, io.dst, s.nodes)?);
         let (x, ev) = (values(OP, &io.x)?, values(OP, &io.e)?);
@@ -240,7 +240,7 @@ impl GraphOps for CpuBackend {
     fn message_passing_bwd(&self, m: Message, r: MessageReduce, io: MessagesBwd<'_>) -> Result<()> {
         const OP: &str = "message_passing_bwd";
         let s = check_messages_bwd(m, r, &io)?;
-        self.count();
+        let _timed = self.count("message_passing_bwd");
         let sources = if m == Message::CopyE { i32::MAX as usize } else { s.others };
         let (src, dst) = (self.nodes(OP, io.src, sources)?, self.nodes(OP, io.dst, s.nodes)?);
         let (dy, x, ev) = (gather_f64(OP, io.dy)?, values(OP, &io.x)?, values(OP, &io.e)?);
@@ -316,7 +316,7 @@ impl GraphOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "sddmm";
         let s = check_sddmm(op, &src, &dst, &x, &y, &out)?;
-        self.count();
+        let _timed = self.count("sddmm");
         let (src, dst) = (self.nodes(OP, src, s.sources)?, self.nodes(OP, dst, s.targets)?);
         let (x, y) = (gather_f64(OP, x)?, gather_f64(OP, y)?);
         let (d, span) = (s.columns, s.columns / s.parts.max(1));
@@ -338,7 +338,7 @@ impl GraphOps for CpuBackend {
     fn sddmm_bwd(&self, op: EdgeOp, io: SddmmBwd<'_>) -> Result<()> {
         const OP: &str = "sddmm_bwd";
         let s = check_sddmm_bwd(op, &io)?;
-        self.count();
+        let _timed = self.count("sddmm_bwd");
         let (src, dst) = (self.nodes(OP, io.src, s.sources)?, self.nodes(OP, io.dst, s.targets)?);
         let (g, x, y) = (gather_f64(OP, io.dout)?, gather_f64(OP, io.x)?, gather_f64(OP, io.y)?);
         let (d, span) = (s.columns, s.columns / s.parts.max(1));
@@ -363,7 +363,7 @@ impl GraphOps for CpuBackend {
     fn group_reduce(&self, how: GroupReduce, io: GroupIo<'_>) -> Result<()> {
         const OP: &str = "group_reduce";
         let s = check_group(how, &io)?;
-        self.count();
+        let _timed = self.count("group_reduce");
         let index = self.nodes(OP, io.index, s.nodes)?;
         let src = gather_f64(OP, io.src)?;
         store_ids(OP, &io.counts, &degrees(&index, s.nodes)?)?;
@@ -404,7 +404,7 @@ impl GraphOps for CpuBackend {
     fn group_reduce_bwd(&self, how: GroupReduce, io: GroupBwd<'_>) -> Result<()> {
         const OP: &str = "group_reduce_bwd";
         let s = check_group_bwd(how, &io)?;
-        self.count();
+        let _timed = self.count("group_reduce_bwd");
         let dy = gather_f64(OP, io.dy)?;
         let mut d = filled(s.outer * s.sources * s.inner, 0.0)?;
         let (there, here) = (

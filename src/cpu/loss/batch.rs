@@ -176,7 +176,7 @@ impl BatchLossOps for CpuBackend {
     fn batch_loss(&self, kind: BatchLoss, io: BatchLossFwd<'_>) -> Result<()> {
         const OP: &str = "batch_loss";
         let s = check_batch_loss(kind, &io)?;
-        self.count();
+        let _timed = self.count("batch_loss");
         let tape = Tape::default();
         let l = self.load_batch(OP, kind, &s, io.ids, &tape)?.loss(kind)?;
         store_f64(OP, &io.loss, &[l.v])
@@ -185,7 +185,7 @@ impl BatchLossOps for CpuBackend {
     fn batch_loss_bwd(&self, kind: BatchLoss, io: BatchLossBwd<'_>) -> Result<()> {
         const OP: &str = "batch_loss_bwd";
         let s = check_batch_loss_bwd(kind, &io)?;
-        self.count();
+        let _timed = self.count("batch_loss_bwd");
         let g = gather_f64(OP, io.gy)?[0];
         let tape = Tape::default();
         let batch = self.load_batch(OP, kind, &s, io.ids, &tape)?;

@@ -227,7 +227,7 @@ impl LossOps for CpuBackend {
     fn loss(&self, kind: Loss, reduction: Reduction, io: LossFwd<'_>) -> Result<()> {
         const OP: &str = "loss";
         check_loss(kind, reduction, &io)?;
-        self.count();
+        let _timed = self.count("loss");
         let (p, t) = (gather_f64(OP, io.p)?, gather_f64(OP, io.t)?);
         let w = item_weights(OP, p.len(), io.weight, io.mask)?;
         let items: Vec<f64> = p
@@ -248,7 +248,7 @@ impl LossOps for CpuBackend {
     fn loss_bwd(&self, kind: Loss, reduction: Reduction, io: LossBwd<'_>) -> Result<()> {
         const OP: &str = "loss_bwd";
         check_loss_bwd(kind, reduction, &io)?;
-        self.count();
+        let _timed = self.count("loss_bwd");
         let (p, t, gy) = (gather_f64(OP, io.p)?, gather_f64(OP, io.t)?, gather_f64(OP, io.gy)?);
         let w = item_weights(OP, p.len(), io.weight, io.mask)?;
         let den = if reduction == Reduction::Mean { denominator(kind, &w) } else { 1.0 };
@@ -272,7 +272,7 @@ impl LossOps for CpuBackend {
     fn loss_list(&self, kind: Loss, terms: &[LossTerm<'_>], loss: ViewMut<'_>) -> Result<()> {
         const OP: &str = "loss_list";
         check_loss_list(kind, terms, &loss)?;
-        self.count();
+        let _timed = self.count("loss_list");
         let mut total = 0.0;
         for x in terms {
             let (p, t) = (gather_f64(OP, x.p)?, gather_f64(OP, x.t.unwrap_or(x.p))?);
@@ -291,7 +291,7 @@ impl LossOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "loss_list_bwd";
         check_loss_list_bwd(kind, &gy, terms, dp)?;
-        self.count();
+        let _timed = self.count("loss_list_bwd");
         let g = gather_f64(OP, gy)?[0];
         let mut tape = Tape::default();
         for (x, d) in terms.iter().zip(dp) {
@@ -307,7 +307,7 @@ impl LossOps for CpuBackend {
     fn cross_entropy(&self, p: &CrossEntropy, io: CrossEntropyFwd<'_>) -> Result<()> {
         const OP: &str = "cross_entropy";
         let xs = check_cross_entropy(p, &io)?;
-        self.count();
+        let _timed = self.count("cross_entropy");
         let w = class_weights(OP, io.weight, xs.c)?;
         let all = positions(OP, p, &xs, io.x, io.target, &w, || self.flag_index_error(OP))?;
         let items: Vec<f64> = all.iter().map(Position::loss).try_vec()?;
@@ -329,7 +329,7 @@ impl LossOps for CpuBackend {
     fn cross_entropy_bwd(&self, p: &CrossEntropy, io: CrossEntropyBwd<'_>) -> Result<()> {
         const OP: &str = "cross_entropy_bwd";
         let xs = check_cross_entropy_bwd(p, &io)?;
-        self.count();
+        let _timed = self.count("cross_entropy_bwd");
         let w = class_weights(OP, io.weight, xs.c)?;
         let all = positions(OP, p, &xs, io.x, io.target, &w, || self.flag_index_error(OP))?;
         let (gy, lse) = (gather_f64(OP, io.gy)?, gather_f64(OP, io.lse)?);

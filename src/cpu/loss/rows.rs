@@ -400,7 +400,7 @@ impl RowLossOps for CpuBackend {
     fn row_loss(&self, kind: RowLoss, reduction: Reduction, io: RowLossFwd<'_>) -> Result<()> {
         const OP: &str = "row_loss";
         let shape = check_row_loss(kind, reduction, &io)?;
-        self.count();
+        let _timed = self.count("row_loss");
         let all = self.load_rows(OP, shape, &io.x, io.ids, io.mask)?;
         let (mut items, mut den) = (Vec::new(), 0.0);
         let mut tape = Tape::default();
@@ -428,7 +428,7 @@ impl RowLossOps for CpuBackend {
     fn row_loss_bwd(&self, kind: RowLoss, reduction: Reduction, io: RowLossBwd<'_>) -> Result<()> {
         const OP: &str = "row_loss_bwd";
         let shape = check_row_loss_bwd(kind, reduction, &io)?;
-        self.count();
+        let _timed = self.count("row_loss_bwd");
         let all = self.load_rows(OP, shape, &io.x, io.ids, io.mask)?;
         let gy = gather_f64(OP, io.gy)?;
         let mut tape = Tape::default();

@@ -160,7 +160,7 @@ impl SequenceLossOps for CpuBackend {
     fn seq_loss(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossFwd<'_>) -> Result<()> {
         const OP: &str = "seq_loss";
         let shape = check_seq_loss(kind, reduction, &io)?;
-        self.count();
+        let _timed = self.count("seq_loss");
         let p = self.load_seq(OP, kind, shape, io.x, [io.targets, io.input_lengths, io.target_lengths])?;
         let mut tape = Tape::default();
         let mut items = filled(shape.b, 0.0)?;
@@ -189,7 +189,7 @@ impl SequenceLossOps for CpuBackend {
     fn seq_loss_bwd(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossBwd<'_>) -> Result<()> {
         const OP: &str = "seq_loss_bwd";
         let shape = check_seq_loss_bwd(kind, reduction, &io)?;
-        self.count();
+        let _timed = self.count("seq_loss_bwd");
         let p = self.load_seq(OP, kind, shape, io.x, [io.targets, io.input_lengths, io.target_lengths])?;
         let gy = gather_f64(OP, io.gy)?;
         let mut dx = filled(p.x.len(), 0.0)?;

@@ -99,7 +99,7 @@ impl StftLossOps for CpuBackend {
     fn stft_loss(&self, resolutions: &[StftResolution], io: StftLossFwd<'_>) -> Result<()> {
         const OP: &str = "stft_loss";
         let [_, len] = check_stft_loss(resolutions, &io)?;
-        self.count();
+        let _timed = self.count("stft_loss");
         let (p, t) = (gather_f64(OP, io.p)?, gather_f64(OP, io.t)?);
         let mut total = 0.0;
         for &r in resolutions {
@@ -116,7 +116,7 @@ impl StftLossOps for CpuBackend {
     fn stft_loss_bwd(&self, resolutions: &[StftResolution], io: StftLossBwd<'_>) -> Result<()> {
         const OP: &str = "stft_loss_bwd";
         let [_, len] = check_stft_loss_bwd(resolutions, &io)?;
-        self.count();
+        let _timed = self.count("stft_loss_bwd");
         let (p, t) = (gather_f64(OP, io.p)?, gather_f64(OP, io.t)?);
         let g = gather_f64(OP, io.gy)?[0] / resolutions.len() as f64;
         let mut dp = filled(p.len(), 0.0)?;

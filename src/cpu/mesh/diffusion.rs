@@ -134,7 +134,7 @@ fn eigen(operator: &DiffusionOperator<'_>) -> bool {
 impl DiffusionOps for CpuBackend {
     fn diffusion_conv(&self, io: Diffusion<'_>) -> Result<()> {
         let s = check_diffusion(&io)?;
-        self.count();
+        let _timed = self.count("diffusion_conv");
         let surface = Surface::new(&io.operator)?;
         let load = |v: View<'_>| gather_f64(OP, v);
         let (x, t, w, bias) = (load(io.x)?, load(io.t)?, load(io.w)?, values(OP, &io.b)?);
@@ -158,7 +158,7 @@ impl DiffusionOps for CpuBackend {
 
     fn diffusion_conv_bwd(&self, io: DiffusionBwd<'_>) -> Result<()> {
         let s = check_diffusion_bwd(&io)?;
-        self.count();
+        let _timed = self.count("diffusion_conv_bwd");
         let surface = Surface::new(&io.operator)?;
         let load = |v: View<'_>| gather_f64(OP, v);
         let (dy, x, t, w) = (load(io.dy)?, load(io.x)?, load(io.t)?, load(io.w)?);

@@ -53,7 +53,7 @@ impl MeshOps for CpuBackend {
     fn mesh_conv(&self, kind: MeshConv, io: MeshIo<'_>) -> Result<()> {
         const OP: &str = "mesh_conv";
         let m = check_mesh_conv(kind, &io)?;
-        self.count();
+        let _timed = self.count("mesh_conv");
         let lists = self.lists(OP, io.list)?;
         let (x, w, b) = (gather_f64(OP, io.x)?, gather_f64(OP, io.w)?, values(OP, &io.b)?);
         let mut y = with_capacity(io.y.numel())?;
@@ -73,7 +73,7 @@ impl MeshOps for CpuBackend {
     fn mesh_conv_bwd(&self, kind: MeshConv, io: MeshBwd<'_>) -> Result<()> {
         const OP: &str = "mesh_conv_bwd";
         let m = check_mesh_conv_bwd(kind, &io)?;
-        self.count();
+        let _timed = self.count("mesh_conv_bwd");
         let lists = self.lists(OP, io.list)?;
         let (dy, x, w) = (gather_f64(OP, io.dy)?, gather_f64(OP, io.x)?, gather_f64(OP, io.w)?);
         let (mut dx, mut dw, mut db) =
@@ -133,7 +133,7 @@ impl MeshOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "mesh_plan";
         let (n, _) = check_mesh_plan(kind, &list, &rowptr, &perm)?;
-        self.count();
+        let _timed = self.count("mesh_plan");
         let own = |e: usize| kind.with_self().then_some(Some(e));
         let lists = self.lists(OP, list)?;
         let all: Vec<Option<usize>> =

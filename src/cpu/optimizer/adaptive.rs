@@ -146,7 +146,7 @@ impl AdaptiveOptimizerOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "adaptive_step";
         check_adaptive(rule, step, &memory, params)?;
-        self.count();
+        let _timed = self.count("adaptive_step");
         let Some(now) = self.now(OP, step)? else { return Ok(()) };
         if params.is_empty() {
             return Ok(());

@@ -58,7 +58,7 @@ impl OptimizerOps for CpuBackend {
     fn optimizer_step(&self, rule: &OptimRule, step: &Step<'_>, params: &mut [ParamSlot<'_>]) -> Result<()> {
         const OP: &str = "optimizer_step";
         check_step(rule, step, params)?;
-        self.count();
+        let _timed = self.count("optimizer_step");
         let Some(Now { lr, t, unscale }) = self.now(OP, step)? else { return Ok(()) };
         let layer_wise = matches!(rule, OptimRule::Lars { .. } | OptimRule::Lamb { .. });
         for p in params.iter_mut() {
@@ -100,14 +100,8 @@ impl OptimizerOps for CpuBackend {
     fn clip_grad_norm(&self, p: &ClipNorm, grads: &mut [ViewMut<'_>], total: ViewMut<'_>) -> Result<()> {
         const OP: &str = "clip_grad_norm";
         check_clip_norm(p, grads, &total)?;
-        self.count();
-        let add = |a: f64, b: f64| a + b;
-        let power = |sum: f64, x: f64| sum + if p.p == 2.0 { x * x } else { x.abs().powf(p.p) };
-        let norm = if p.p.is_infinite() {
-            over(OP, grads, |m, x| larger(m, x.abs()), larger)?
-        } else {
-            over(OP, grads, power, add)?.powf(1.0 / p.p)
-        };
+        let _timed = self.count("clip_grad_norm");
+        let norm = total_norm(OP, p, &grads.iter().map(ViewMut::as_view).try_vec()?)?;
         store_f64(OP, &total, &[norm])?;
         let c = p.max_norm / (norm + 1e-6);
         if c >= 1.0 {
@@ -116,10 +110,34 @@ impl OptimizerOps for CpuBackend {
         grads.iter().try_for_each(|g| change_each(OP, g, |x| x * c))
     }
 
+    fn grad_factor(&self, p: &ClipNorm, grads: &[View<'_>], io: GradFactor<'_>) -> Result<()> {
+        const OP: &str = "grad_factor";
+        check_factor(p, grads, &io)?;
+        let _timed = self.count("grad_factor");
+        let mut norm = total_norm(OP, p, grads)?;
+        let mut by = 1.0;
+        if let Some(s) = io.scaling {
+            let bad = |found: f64, x: f64| if x.is_finite() { found } else { 1.0 };
+            let earlier = gather_f64(OP, s.state.found_inf.as_view())?[0];
+            let skipped = over(OP, grads, bad, f64::max)? > 0.0 || earlier != 0.0;
+            if let (Some(inverse), Some(step)) = (&s.state.inv_scale, &s.state.step) {
+                by = gather_f64(OP, inverse.as_view())?[0];
+                store(OP, &s.count, &gather::<i64>(OP, step.as_view())?)?;
+            }
+            store(OP, &s.skip, &[f32::from(u8::from(skipped))])?;
+            next_scale(OP, &s.p, &s.state, skipped)?;
+        }
+        norm *= by;
+        io.total.map_or(Ok(()), |v| store_f64(OP, &v, &[norm]))?;
+        let c = p.max_norm / (norm + 1e-6);
+        // NaN stays.
+        store_f64(OP, &io.factor, &[if c > 1.0 { by } else { c * by }])
+    }
+
     fn clip_grad_value(&self, c: f64, grads: &mut [ViewMut<'_>]) -> Result<()> {
         const OP: &str = "clip_grad_value";
         check_clip_value(c, grads)?;
-        self.count();
+        let _timed = self.count("clip_grad_value");
         let clamp = |x: f64| if x.is_nan() { x } else { x.clamp(-c, c) };
         grads.iter().try_for_each(|g| change_each(OP, g, clamp))
     }
@@ -132,7 +150,7 @@ impl OptimizerOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "clip_grad_adaptive";
         check_clip_adaptive(p, weights, grads)?;
-        self.count();
+        let _timed = self.count("clip_grad_adaptive");
         for (w, g) in weights.iter().zip(grads.iter()) {
             let [_, len] = output_units(w.shape());
             let (w, mut values) = (gather_f64(OP, *w)?, gather_f64(OP, g.as_view())?);
@@ -158,7 +176,7 @@ impl OptimizerOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "unscale_grads";
         check_unscale(scale.as_ref(), grads, &found_inf)?;
-        self.count();
+        let _timed = self.count("unscale_grads");
         let scale = scale.map_or(Ok(None), |v| Ok(Some(gather_f64(OP, v)?[0])))?;
         for g in grads.iter() {
             let bad = |found: f64, x: f64| if x.is_finite() { found } else { 1.0 };
@@ -175,31 +193,45 @@ impl OptimizerOps for CpuBackend {
     fn update_loss_scale(&self, p: &LossScale, io: LossScaleState<'_>) -> Result<()> {
         const OP: &str = "update_loss_scale";
         check_loss_scale(p, &io)?;
-        self.count();
-        let mut scale = gather::<f32>(OP, io.scale.as_view())?[0];
-        let mut good = gather::<i64>(OP, io.good.as_view())?[0];
+        let _timed = self.count("update_loss_scale");
         let skipped = gather::<f32>(OP, io.found_inf.as_view())?[0] != 0.0;
-        good += 1;
-        if skipped {
-            scale = (scale * p.backoff as f32).max(p.least as f32);
-            good = 0;
-        } else if good >= i64::from(p.interval) {
-            let grown = scale * p.growth as f32;
-            scale = if grown.is_finite() { grown } else { scale };
-            good = 0;
-        }
-        store(OP, &io.scale, &[scale])?;
-        store(OP, &io.good, &[good])?;
-        store(OP, &io.found_inf, &[0.0f32])?;
-        if let Some(v) = &io.inv_scale {
-            store(OP, v, &[1.0 / scale])?;
-        }
-        if let Some(v) = io.step.as_ref().filter(|_| !skipped) {
-            let t = gather::<i64>(OP, v.as_view())?[0];
-            store(OP, v, &[t + 1])?;
-        }
-        Ok(())
+        next_scale(OP, p, &io, skipped)
     }
+}
+
+/// Adapts a loss scale to a step that was skipped or not.
+fn next_scale(op: &'static str, p: &LossScale, io: &LossScaleState<'_>, skipped: bool) -> Result<()> {
+    let mut scale = gather::<f32>(op, io.scale.as_view())?[0];
+    let mut good = gather::<i64>(op, io.good.as_view())?[0];
+    good += 1;
+    if skipped {
+        scale = (scale * p.backoff as f32).max(p.least as f32);
+        good = 0;
+    } else if good >= i64::from(p.interval) {
+        let grown = scale * p.growth as f32;
+        scale = if grown.is_finite() { grown } else { scale };
+        good = 0;
+    }
+    store(op, &io.scale, &[scale])?;
+    store(op, &io.good, &[good])?;
+    store(op, &io.found_inf, &[0.0f32])?;
+    if let Some(v) = &io.inv_scale {
+        store(op, v, &[1.0 / scale])?;
+    }
+    if let Some(v) = io.step.as_ref().filter(|_| !skipped) {
+        let t = gather::<i64>(op, v.as_view())?[0];
+        store(op, v, &[t + 1])?;
+    }
+    Ok(())
+}
+
+/// The norm of all gradients.
+fn total_norm(op: &'static str, p: &ClipNorm, grads: &[View<'_>]) -> Result<f64> {
+    let power = |sum: f64, x: f64| sum + if p.p == 2.0 { x * x } else { x.abs().powf(p.p) };
+    if p.p.is_infinite() {
+        return over(op, grads, |m, x| larger(m, x.abs()), larger);
+    }
+    Ok(over(op, grads, power, |a, b| a + b)?.powf(1.0 / p.p))
 }
 
 /// The larger number; NaN is larger than all.
@@ -231,11 +263,11 @@ fn fold(
 /// [`fold`] over all elements of a list of tensors.
 fn over(
     op: &'static str,
-    tensors: &[ViewMut<'_>],
+    tensors: &[View<'_>],
     step: impl Fn(f64, f64) -> f64 + Copy + Sync,
     join: impl Fn(f64, f64) -> f64 + Copy + Sync,
 ) -> Result<f64> {
-    let each = tensors.iter().map(|t| fold(op, t.as_view(), step, join)).try_vec_ok()?;
+    let each = tensors.iter().map(|t| fold(op, *t, step, join)).try_vec_ok()?;
     Ok(each.into_iter().fold(0.0, join))
 }
 

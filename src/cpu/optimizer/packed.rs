@@ -84,7 +84,7 @@ impl PackedOptimizerOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "optimizer_step_packed";
         check_packed(rule, step, rng, params)?;
-        self.count();
+        let _timed = self.count("optimizer_step_packed");
         let Some(now) = self.now(OP, step)? else { return Ok(()) };
         let factors = (1.0, bias(rule, now.t));
         for (j, p) in params.iter().filter(|p| p.w.numel() > 0).enumerate() {

@@ -10,7 +10,7 @@ impl SparseOptimizerOps for CpuBackend {
     fn optimizer_step_rows(&self, rule: &OptimRule, step: &Step<'_>, param: RowSlot<'_>) -> Result<()> {
         const OP: &str = "optimizer_step_rows";
         let [n, width] = check_rows(rule, step, &param)?;
-        self.count();
+        let _timed = self.count("optimizer_step_rows");
         let ids = self.lookup(OP, param.ids, n)?;
         let Some(now) = self.now(OP, step)? else { return Ok(()) };
         let factors = (1.0, bias(rule, now.t));

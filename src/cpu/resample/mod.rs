@@ -153,7 +153,7 @@ impl ResampleOps for CpuBackend {
         if p.mode == InterpolateMode::Area {
             return self.avg_pool(Pooling::Adaptive, x, y);
         }
-        self.count();
+        let _timed = self.count("interpolate");
         let ([a, b, c], [_, e, f]) = (s.input, s.output);
         let along = |k: usize| weights(p, s.input[k], s.output[k]);
         let w = [along(0)?, along(1)?, along(2)?];
@@ -168,7 +168,7 @@ impl ResampleOps for CpuBackend {
         if p.mode == InterpolateMode::Area {
             return self.avg_pool_bwd(Pooling::Adaptive, dy, dx);
         }
-        self.count();
+        let _timed = self.count("interpolate_bwd");
         let ([a, b, c], [_, e, f]) = (s.input, s.output);
         let along = |k: usize| weights(p, s.input[k], s.output[k]);
         let w = [along(0)?, along(1)?, along(2)?];
@@ -180,7 +180,7 @@ impl ResampleOps for CpuBackend {
     fn affine_grid(&self, align_corners: bool, theta: View<'_>, grid: ViewMut<'_>) -> Result<()> {
         const OP: &str = "affine_grid";
         let s = check_affine_grid(&theta, &grid)?;
-        self.count();
+        let _timed = self.count("affine_grid");
         let from = gather_f64(OP, theta)?;
         let mut to = with_capacity(grid.numel())?;
         for sample in from.chunks(s.axes * (s.axes + 1)) {
@@ -195,7 +195,7 @@ impl ResampleOps for CpuBackend {
     fn affine_grid_bwd(&self, align_corners: bool, dgrid: View<'_>, dtheta: GradMut<'_>) -> Result<()> {
         const OP: &str = "affine_grid_bwd";
         let s = check_affine_grid_bwd(&dgrid, &dtheta)?;
-        self.count();
+        let _timed = self.count("affine_grid_bwd");
         let from = gather_f64(OP, dgrid)?;
         let mut to = filled(dtheta.out.numel(), 0.0)?;
         let points = s.points.iter().product::<usize>();
@@ -214,14 +214,14 @@ impl ResampleOps for CpuBackend {
     fn grid_sample(&self, p: GridSample, x: View<'_>, grid: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "grid_sample";
         let s = check_grid_sample(p, &x, &grid, &y)?;
-        self.count();
+        let _timed = self.count("grid_sample");
         store_f64(OP, &y, &grid_sample::forward(p, &s, &gather_f64(OP, x)?, &gather_f64(OP, grid)?)?)
     }
 
     fn grid_sample_bwd(&self, p: GridSample, io: GridSampleBwd<'_>) -> Result<()> {
         const OP: &str = "grid_sample_bwd";
         let s = check_grid_sample_bwd(p, &io)?;
-        self.count();
+        let _timed = self.count("grid_sample_bwd");
         let (dy, x, grid) = (gather_f64(OP, io.dy)?, gather_f64(OP, io.x)?, gather_f64(OP, io.grid)?);
         let (dx, dgrid) = grid_sample::backward(p, &s, &dy, &x, &grid)?;
         for (to, values) in [(&io.dx, dx), (&io.dgrid, dgrid)] {
@@ -242,7 +242,7 @@ impl ResampleOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "roi_align";
         let s = check_roi_align(p, &x, &boxes, &images, &y)?;
-        self.count();
+        let _timed = self.count("roi_align");
         let images = self.lookup(OP, images, s.batch)?;
         let found = roi_align::forward(p, &s, &gather_f64(OP, x)?, &gather_f64(OP, boxes)?, &images)?;
         store_f64(OP, &y, &found)
@@ -258,7 +258,7 @@ impl ResampleOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "roi_align_bwd";
         let s = check_roi_align_bwd(p, &dy, &boxes, &images, &dx)?;
-        self.count();
+        let _timed = self.count("roi_align_bwd");
         let images = self.lookup(OP, images, s.batch)?;
         let found = roi_align::backward(p, &s, &gather_f64(OP, dy)?, &gather_f64(OP, boxes)?, &images)?;
         store_grad(OP, &dx, &found)
@@ -275,7 +275,7 @@ impl ResampleOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "nms";
         let n = check_nms(iou_threshold, &boxes, &scores, groups.as_ref(), &keep, &count)?;
-        self.count();
+        let _timed = self.count("nms");
         let (boxes, scores) = (gather_f64(OP, boxes)?, gather_f64(OP, scores)?);
         let numbers = |g: View<'_>| match g.dtype() {
             DType::I32 => gather::<i32>(OP, g)?.into_iter().map(i64::from).try_vec(),

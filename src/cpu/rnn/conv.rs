@@ -92,7 +92,7 @@ impl ConvLstmOps for CpuBackend {
     fn conv_lstm(&self, _: Precision, io: ConvLstmFwd<'_>) -> Result<()> {
         const OP: &str = "conv_lstm";
         let s = check_conv_lstm(&io)?;
-        self.count();
+        let _timed = self.count("conv_lstm");
         let (dt, n, pixels) = (io.x.dtype(), s.state(), s.pixels());
         let (wx, wh) = (Filter::new(OP, io.wx)?, Filter::new(OP, io.wh)?);
         let (x, b) = (gather_f64(OP, io.x)?, optional(OP, io.b, 4 * s.hidden)?);
@@ -127,7 +127,7 @@ impl ConvLstmOps for CpuBackend {
     fn conv_lstm_bwd(&self, _: Precision, io: ConvLstmBwd<'_>) -> Result<()> {
         const OP: &str = "conv_lstm_bwd";
         let s = check_conv_lstm_bwd(&io)?;
-        self.count();
+        let _timed = self.count("conv_lstm_bwd");
         let (dt, n, pixels) = (io.x.dtype(), s.state(), s.pixels());
         let (wx, wh) = (Filter::new(OP, io.wx)?, Filter::new(OP, io.wh)?);
         let (x, hs, cs) = (gather_f64(OP, io.x)?, gather_f64(OP, io.h)?, gather_f64(OP, io.c)?);

@@ -123,7 +123,7 @@ impl RnnOps for CpuBackend {
     fn rnn(&self, cell: RnnCell, p: &Recurrence, io: RnnFwd<'_>) -> Result<()> {
         const OP: &str = "rnn";
         let s = check_rnn(cell, p, &io)?;
-        self.count();
+        let _timed = self.count("rnn");
         let (dt, h, rows, n) = (io.x.dtype(), s.hidden, s.gates * s.hidden, s.batch * s.hidden);
         let w = io.weights;
         let (w_ih, w_hh) = (gather_f64(OP, w.w_ih)?, gather_f64(OP, w.w_hh)?);
@@ -217,7 +217,7 @@ impl RnnOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "rnn_gates";
         check_rnn_gates(&x, &h, &weights, &z)?;
-        self.count();
+        let _timed = self.count("rnn_gates");
         let rows = z.shape()[1];
         let mut sum = filled(z.numel(), 0.0)?;
         for (v, w, b) in [(x, weights.w_ih, weights.b_ih), (h, weights.w_hh, weights.b_hh)] {
@@ -233,7 +233,7 @@ impl RnnOps for CpuBackend {
     fn lstm_cell(&self, io: LstmCellFwd<'_>) -> Result<()> {
         const OP: &str = "lstm_cell";
         let [b, h] = check_lstm_cell(&io)?;
-        self.count();
+        let _timed = self.count("lstm_cell");
         let (z, c) = (gather_f64(OP, io.z)?, gather_f64(OP, io.c)?);
         let (mut hs, mut cs, mut gates) = (Vec::new(), Vec::new(), z.try_to_vec()?);
         for e in 0..b * h {
@@ -252,7 +252,7 @@ impl RnnOps for CpuBackend {
     fn lstm_cell_bwd(&self, io: LstmCellBwd<'_>) -> Result<()> {
         const OP: &str = "lstm_cell_bwd";
         let [b, h] = check_lstm_cell_bwd(&io)?;
-        self.count();
+        let _timed = self.count("lstm_cell_bwd");
         let (dh, dc) = (optional(OP, io.dh_next, b * h)?, optional(OP, io.dc_next, b * h)?);
         let (gates, c, next) = (gather_f64(OP, io.gates)?, gather_f64(OP, io.c)?, gather_f64(OP, io.c_next)?);
         let (mut dz, mut back) = (filled(4 * b * h, 0.0)?, Vec::new());
@@ -270,7 +270,7 @@ impl RnnOps for CpuBackend {
     fn gru_cell(&self, io: GruCellFwd<'_>) -> Result<()> {
         const OP: &str = "gru_cell";
         let [b, h] = check_gru_cell(&io)?;
-        self.count();
+        let _timed = self.count("gru_cell");
         let (a, u, state) = (gather_f64(OP, io.a)?, gather_f64(OP, io.u)?, gather_f64(OP, io.h)?);
         let mut out = [(); 4].map(|_| Vec::new());
         for (e, &state) in state.iter().enumerate().take(b * h) {
@@ -288,7 +288,7 @@ impl RnnOps for CpuBackend {
     fn gru_cell_bwd(&self, io: GruCellBwd<'_>) -> Result<()> {
         const OP: &str = "gru_cell_bwd";
         let [b, h] = check_gru_cell_bwd(&io)?;
-        self.count();
+        let _timed = self.count("gru_cell_bwd");
         let g = io.gates;
         let (dh, state) = (gather_f64(OP, io.dh_next)?, gather_f64(OP, io.h)?);
         let (r, z) = (gather_f64(OP, g.r)?, gather_f64(OP, g.z)?);
@@ -311,7 +311,7 @@ impl RnnBackwardOps for CpuBackend {
     fn rnn_bwd(&self, cell: RnnCell, p: &Recurrence, io: RnnBwd<'_>) -> Result<()> {
         const OP: &str = "rnn_bwd";
         let s = check_rnn_bwd(cell, p, &io)?;
-        self.count();
+        let _timed = self.count("rnn_bwd");
         let (dt, h, rows, n) = (io.x.dtype(), s.hidden, s.gates * s.hidden, s.batch * s.hidden);
         let count = s.steps * s.batch;
         let (w_ih, w_hh) = (gather_f64(OP, io.weights.w_ih)?, gather_f64(OP, io.weights.w_hh)?);

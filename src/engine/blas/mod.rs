@@ -255,9 +255,10 @@ impl Engine {
         device.counts.launches.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the operands were checked to lie within their buffers under these strides, and Y apart from A and B; the workspace has the
         // size that the library asked for; the stream is the driver's.
-        let done = unsafe {
+        let gemm = || unsafe {
             blas.gemm(self.inner.stream, p, q.alpha, beta, q.a.mem, q.b.mem, c.mem, d.mem, bias, workspace)
         };
+        let done = self.timed(blas.name(), gemm);
         done.map_err(|e| self.refused(e))?;
         if device.sync_each {
             // SAFETY: the stream is the driver's and lives as long as the pool.

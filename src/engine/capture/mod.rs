@@ -36,7 +36,7 @@ pub(crate) struct Capture {
 }
 
 /// A number of the calling thread, not 0.
-fn thread() -> u64 {
+pub(super) fn thread() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
         static OWN: u64 = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::error::Result;
+use crate::ops::core::Profile;
 
 /// What is known of a [`Graph`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -70,5 +71,14 @@ op_family! {
         /// `read_bytes`), `synchronize`, `record`, `wait`, `adopt`, `trim`, a replay, and a recording within one or beside one on this handle;
         /// `Unsupported` on the CPU backend, which computes before a call returns. Nothing was run then.
         fn capture_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Graph>;
+        /// Runs what `calls` calls on this handle, from the calling thread, and takes the times of every kernel, copy on the device and call of a
+        /// vendor's library, by events of the driver before and after it; on the CPU backend of every operation, by the clock. Waits for the device
+        /// before and after. Calls that are not profiled cost nothing more.
+        ///
+        /// Events cost a few microseconds each: a kernel that takes less than the host needs to queue the next one appears longer than it is, and so do
+        /// all calls together. A replay of a graph is not seen.
+        ///
+        /// Errors: those of `calls`; `Invalid` within another profile of this handle; `Capture` within a recording.
+        fn profile_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Profile>;
     }
 }

@@ -2,9 +2,11 @@
 
 mod capture;
 mod interop;
+mod profile;
 
 pub use self::capture::*;
 pub use self::interop::*;
+pub use self::profile::*;
 
 use std::any::Any;
 use std::sync::Arc;

@@ -185,6 +185,34 @@ io_struct! {
     }
 }
 
+io_struct! {
+    /// Operands of [`OptimizerOps::grad_factor`]; one element each, in memory of its own.
+    #[derive(Debug)]
+    pub struct GradFactor<'a> {
+        /// Receives the factor (f32), for [`Step::inv_scale`].
+        pub factor: ViewMut<'a>,
+        /// Receives the norm of the gradients, divided by the loss scale, before clipping (f32).
+        pub total: Option<ViewMut<'a>>,
+        /// The loss scale by which the gradients were multiplied. It adapts to them, as by [`OptimizerOps::update_loss_scale`].
+        pub scaling: Option<Scaling<'a>>,
+    }
+}
+
+io_struct! {
+    /// Loss scaling in [`GradFactor`].
+    #[derive(Debug)]
+    pub struct Scaling<'a> {
+        /// How the scale adapts.
+        pub p: LossScale,
+        /// State of the scale, with its inverse and the step count. A `found_inf` that is not 0 skips the step as a gradient does that is not finite.
+        pub state: LossScaleState<'a>,
+        /// Receives 1 if the step is to be skipped, else 0 (f32), for [`Step::found_inf`].
+        pub skip: ViewMut<'a>,
+        /// Receives the step count before it went up (i64), for [`Step::step`].
+        pub count: ViewMut<'a>,
+    }
+}
+
 op_family! {
     /// Optimizer steps and clipping. One launch serves a whole list where the device has addresses or the tensors share buffers (an arena),
     /// otherwise one launch per tensor; the bits are the same. Bias corrections are computed in f64. Empty tensors are skipped.
@@ -194,6 +222,11 @@ op_family! {
         /// Scales all gradients by min(1, max_norm / (total + 1e-6)); `total` (one f32) receives the norm over all of them before
         /// clipping. Does not overflow for large gradients. Without host round trip. Oracle `torch.nn.utils.clip_grad_norm_`.
         fn clip_grad_norm(&self, p: &ClipNorm, grads: &mut [ViewMut<'_>], total: ViewMut<'_>) -> Result<()>;
+        /// What a step multiplies its gradients by so that their norm is at most `max_norm`: min(1, max_norm / (total + 1e-6)) / scale, with the
+        /// norm `total` of the gradients / scale. The gradients stay as they are, and 16-bit ones lose no digits in between. Under loss scaling
+        /// the scale adapts in the same launch, before [`OptimizerOps::optimizer_step`]. Two launches for a list. Gradients are f32, f16 or bf16.
+        /// Without host round trip. Source `torch.nn.utils.get_total_norm`, `torch.amp.GradScaler`.
+        fn grad_factor(&self, p: &ClipNorm, grads: &[View<'_>], io: GradFactor<'_>) -> Result<()>;
         /// Clamps every gradient to [-c, c], NaN stays. Oracle `torch.nn.utils.clip_grad_value_`.
         fn clip_grad_value(&self, c: f64, grads: &mut [ViewMut<'_>]) -> Result<()>;
         /// Adaptive clipping (Brock et al., 2021): scales the gradient of every output unit by min(1, k*max(|w|, least) / |g|), Euclidean norms
@@ -376,15 +409,52 @@ pub(crate) fn check_grads(op: &'static str, grads: &[ViewMut<'_>]) -> Result<()>
     distinct(op, "grads", views.iter())
 }
 
+fn check_norm(op: &'static str, p: &ClipNorm) -> Result<()> {
+    if p.max_norm.is_nan() || p.max_norm < 0.0 {
+        return Err(GpuError::invalid(op, "max_norm", "a norm not below 0", format!("{}", p.max_norm)));
+    }
+    if p.p.is_nan() || p.p <= 0.0 {
+        return Err(GpuError::invalid(op, "p", "a degree above 0", format!("{}", p.p)));
+    }
+    Ok(())
+}
+
+/// Checks of [`OptimizerOps::grad_factor`].
+pub(crate) fn check_factor(p: &ClipNorm, grads: &[View<'_>], io: &GradFactor<'_>) -> Result<()> {
+    const OP: &str = "grad_factor";
+    check_norm(OP, p)?;
+    for v in grads {
+        check::one_of(OP, "grads", v, &[DType::F32, DType::F16, DType::Bf16])?;
+        check::dtype(OP, "grads", v, grads[0].dtype())?;
+        check::contiguous(OP, "grads", v)?;
+    }
+    let mut written = vec![("factor", &io.factor, DType::F32)];
+    written.extend(io.total.as_ref().map(|v| ("total", v, DType::F32)));
+    if let Some(s) = &io.scaling {
+        check_scaling(OP, &s.p, &s.state)?;
+        if s.state.inv_scale.is_none() || s.state.step.is_none() {
+            return Err(GpuError::invalid(OP, "state", "a scale with its inverse and a step count", "one without"));
+        }
+        written.extend([("skip", &s.skip, DType::F32), ("count", &s.count, DType::I64)]);
+    }
+    let mut outputs = vec![];
+    for (arg, v, dtype) in written {
+        one(OP, arg, &v.as_view(), dtype)?;
+        outputs.push(v.as_view());
+    }
+    outputs.extend(io.scaling.iter().flat_map(|s| s.state.views()).map(|(_, v, _)| v.as_view()));
+    for v in &outputs {
+        if grads.iter().any(|g| check::overlap(v, g)) {
+            return Err(GpuError::invalid(OP, "grads", "memory apart from the outputs", "overlapping ranges of one buffer"));
+        }
+    }
+    distinct(OP, "factor", outputs.iter())
+}
+
 /// Checks of [`OptimizerOps::clip_grad_norm`].
 pub(crate) fn check_clip_norm(p: &ClipNorm, grads: &[ViewMut<'_>], total: &ViewMut<'_>) -> Result<()> {
     const OP: &str = "clip_grad_norm";
-    if p.max_norm.is_nan() || p.max_norm < 0.0 {
-        return Err(GpuError::invalid(OP, "max_norm", "a norm not below 0", format!("{}", p.max_norm)));
-    }
-    if p.p.is_nan() || p.p <= 0.0 {
-        return Err(GpuError::invalid(OP, "p", "a degree above 0", format!("{}", p.p)));
-    }
+    check_norm(OP, p)?;
     check_grads(OP, grads)?;
     one(OP, "total", &total.as_view(), DType::F32)?;
     let inputs: Vec<_> = grads.iter().map(|g| ("grads", g.as_view())).collect();
@@ -456,11 +526,32 @@ pub(crate) fn check_unscale(
     check::separate_output(OP, "found_inf", found, &inputs)
 }
 
+impl<'a> LossScaleState<'a> {
+    /// What is there, with names and dtypes.
+    pub(crate) fn views(&self) -> impl Iterator<Item = (&'static str, &ViewMut<'a>, DType)> {
+        let all = [
+            ("scale", Some(&self.scale), DType::F32),
+            ("good", Some(&self.good), DType::I64),
+            ("found_inf", Some(&self.found_inf), DType::F32),
+            ("inv_scale", self.inv_scale.as_ref(), DType::F32),
+            ("step", self.step.as_ref(), DType::I64),
+        ];
+        all.into_iter().filter_map(|(arg, v, dtype)| Some((arg, v?, dtype)))
+    }
+}
+
 /// Checks of [`OptimizerOps::update_loss_scale`].
 pub(crate) fn check_loss_scale(p: &LossScale, io: &LossScaleState<'_>) -> Result<()> {
     const OP: &str = "update_loss_scale";
+    check_scaling(OP, p, io)?;
+    let views: Vec<_> = io.views().map(|(_, v, _)| v.as_view()).collect();
+    distinct(OP, "scale", views.iter())
+}
+
+/// Checks of a loss scale, without overlap.
+fn check_scaling(op: &'static str, p: &LossScale, io: &LossScaleState<'_>) -> Result<()> {
     let bad =
-        |arg: &'static str, want: &'static str, x: f64| Err(GpuError::invalid(OP, arg, want, format!("{x}")));
+        |arg: &'static str, want: &'static str, x: f64| Err(GpuError::invalid(op, arg, want, format!("{x}")));
     if !(p.growth >= 1.0 && p.growth.is_finite()) {
         return bad("growth", "a finite factor of at least 1", p.growth);
     }
@@ -473,18 +564,5 @@ pub(crate) fn check_loss_scale(p: &LossScale, io: &LossScaleState<'_>) -> Result
     if p.interval == 0 {
         return bad("interval", "at least 1 step", 0.0);
     }
-    let all = [
-        ("scale", Some(&io.scale), DType::F32),
-        ("good", Some(&io.good), DType::I64),
-        ("found_inf", Some(&io.found_inf), DType::F32),
-        ("inv_scale", io.inv_scale.as_ref(), DType::F32),
-        ("step", io.step.as_ref(), DType::I64),
-    ];
-    let mut views = vec![];
-    for (arg, v, dtype) in all {
-        let Some(v) = v else { continue };
-        one(OP, arg, &v.as_view(), dtype)?;
-        views.push(v.as_view());
-    }
-    distinct(OP, "scale", views.iter())
+    io.views().try_for_each(|(arg, v, dtype)| one(op, arg, &v.as_view(), dtype))
 }

@@ -148,6 +148,30 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `gradient_factor`.
+    GradientFactorArgs {
+        partial: In("gk_f"),
+        n: I64,
+        kind: I32,
+        p: Real,
+        max_norm: Real,
+        total: Out("float"),
+        factor: Out("float"),
+        scale: Out("float"),
+        good: Out("gk_i64"),
+        found: Out("float"),
+        inverse: Out("float"),
+        step: Out("gk_i64"),
+        skip: Out("float"),
+        count: Out("gk_i64"),
+        growth: F32,
+        backoff: F32,
+        interval: I64,
+        least: F32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `loss_scale`.
     LossScaleArgs {
         scale: Out("float"),
@@ -371,6 +395,7 @@ kernel_table! {
     GRAD_SCALE: GradScaleArgs = "optimizer/gradient_norm.c" "grad_scale" [(FLOATS64, &[])];
     UNIT_CLIP: UnitClipArgs = "optimizer/gradient_norm.c" "unit_clip" [(FLOATS64, &[])];
     GRAD_UNSCALE: GradUnscaleArgs = "optimizer/gradient_norm.c" "grad_unscale" [(FLOATS64, &[])];
+    GRADIENT_FACTOR: GradientFactorArgs = "optimizer/gradient_norm.c" "gradient_factor" [(FLOATS64, &[])];
     LOSS_SCALE: LossScaleArgs = "optimizer/gradient_norm.c" "loss_scale" [(F32, &[])];
     TRUST_PARTIAL: TrustPartialArgs = "optimizer/gradient_norm.c" "trust_partial" [(FLOATS64, &[])];
     TRUST_FINISH: TrustFinishArgs = "optimizer/gradient_norm.c" "trust_finish" [(FLOATS64, &[])];

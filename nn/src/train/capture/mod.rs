@@ -37,8 +37,8 @@ impl<F> fmt::Debug for CapturedStep<F> {
 /// [`CapturedStep::status`] says why.
 ///
 /// An [`Optimizer`](crate::Optimizer) may be part of the step, from clearing the gradients to its [`step`](crate::Optimizer::step): its rate and its count
-/// then go to the device before each replay, 32 bytes for each of its groups, and count on as ever. Under loss scaling clipping and step must be in it both
-/// or neither. Moving averages and random rounding of packed moments belong outside.
+/// then lie in device memory, for up to 64 steps ahead, and count on as ever; they are written again after a rate that was set anew. Under loss scaling
+/// clipping and step must be in it both or neither. Random rounding of packed moments belongs outside.
 ///
 /// ```
 /// use trefoil::{Registry, Selector};

@@ -1,12 +1,14 @@
 //! Which steps are recorded: one graph for each set of shapes.
 
 use std::fmt;
+use std::sync::Arc;
 
 use trefoil::ops::core::{Counters, GraphInfo};
 use trefoil::{DType, GpuError};
 
 use super::recorded::{Recorded, Step};
 use crate::core::autograd::grad_enabled;
+use crate::core::capture::Cells;
 use crate::core::error::{NnError, Result};
 use crate::core::hooks;
 use crate::core::tensor::{Device, MemoryFormat, Tensor, Watched};
@@ -23,6 +25,9 @@ pub struct CaptureStatus {
     pub last: Option<GraphInfo>,
     /// Why some steps, or all, are plain calls: the first reason.
     pub plain: Option<String>,
+    /// Why the clearing of gradients, clipping and update of a [`Trainer`](crate::Trainer)'s steps are plain calls beside the graphs; `None` where they
+    /// are part of them.
+    pub update: Option<String>,
 }
 
 impl CaptureStatus {
@@ -67,6 +72,8 @@ const WATCHED: u32 = 3;
 pub(crate) struct Steps {
     device: Device,
     known: Vec<(Key, State)>,
+    /// Positions that the graphs share; made with the first.
+    cells: Option<Arc<Cells>>,
     status: CaptureStatus,
 }
 
@@ -91,16 +98,20 @@ impl Done {
 
 impl Steps {
     pub(crate) fn new(device: &Device) -> Self {
-        let mut steps = Steps { device: device.clone(), known: vec![], status: CaptureStatus::default() };
+        let mut steps = Steps::none(device);
         if let Err(e) = device.capture_calls(&mut || Ok(())) {
             steps.give_up(e.to_string());
         }
         steps
     }
 
+    fn none(device: &Device) -> Self {
+        Steps { device: device.clone(), known: vec![], cells: None, status: CaptureStatus::default() }
+    }
+
     /// Steps that are never recorded, for this reason.
     pub(crate) fn plain(device: &Device, why: &str) -> Self {
-        let mut steps = Steps { device: device.clone(), known: vec![], status: CaptureStatus::default() };
+        let mut steps = Steps::none(device);
         steps.give_up(why.to_string());
         steps
     }
@@ -200,7 +211,11 @@ impl Steps {
             self.known[at].1 = State::Plain;
             return plainly(inputs, step);
         }
-        match Recorded::new(&self.device, inputs, &mut *step) {
+        let cells = match &self.cells {
+            Some(cells) => cells.clone(),
+            None => self.cells.insert(Cells::new(&self.device)?).clone(),
+        };
+        match Recorded::new(&self.device, &cells, inputs, &mut *step) {
             Ok((recorded, kept)) => {
                 let outputs = recorded.outputs().to_vec();
                 self.known[at].1 = match keeps(kept) {

@@ -124,16 +124,40 @@ impl Totals {
 
     /// Adds a batch: its mean loss (a scalar) and, for class ids, its right answers.
     pub fn add(&mut self, loss: &Tensor, items: usize, classified: Option<(&Tensor, &Tensor)>) -> Result<()> {
+        self.accumulate(loss, items, classified)?;
+        self.count(items, classified.is_some());
+        Ok(())
+    }
+
+    /// What [`Totals::add`] does on the device; a recorded step can have it.
+    pub(crate) fn accumulate(
+        &self,
+        loss: &Tensor,
+        items: usize,
+        classified: Option<(&Tensor, &Tensor)>,
+    ) -> Result<()> {
         no_grad(|| {
             let loss = loss.detach().to_dtype(DType::F32)?;
             accumulate(&self.loss, Binary::Add { alpha: items as f64 }, &loss)?;
-            if let Some((logits, target)) = classified {
-                accumulate(&self.correct, Binary::Add { alpha: 1.0 }, &count_correct(logits, target)?)?;
-                self.judged += items;
+            match classified {
+                Some((logits, target)) => {
+                    let right = count_correct(logits, target)?;
+                    accumulate(&self.correct, Binary::Add { alpha: 1.0 }, &right)
+                }
+                None => Ok(()),
             }
-            self.items += items;
-            Ok(())
         })
+    }
+
+    /// What [`Totals::add`] does on the host.
+    pub(crate) fn count(&mut self, items: usize, judged: bool) {
+        self.items += items;
+        self.judged += if judged { items } else { 0 };
+    }
+
+    /// The memory of the sums.
+    pub(crate) fn memory(&self) -> [&Tensor; 2] {
+        [&self.loss, &self.correct]
     }
 
     /// The sums as they are, for [`Totals::restore`]: bits of the loss's, right answers, items, judged items. Waits for the device.

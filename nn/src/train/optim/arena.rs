@@ -4,22 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use trefoil::ops::elementwise::Binary;
-use trefoil::ops::optimizer::{OptimRule, PACKED_BLOCK, PackedSlot, ParamSlot, STATES, STEP_NUMBERS, Step};
+use trefoil::ops::elementwise::{Binary, Ternary};
+use trefoil::ops::optimizer::{OptimRule, PACKED_BLOCK, PackedSlot, ParamSlot, STATES, Step};
 use trefoil::ops::random::Rng;
 use trefoil::{BackendExt, Buffer, DType, GpuError, ViewMut};
 
 use crate::core::error::{NnError, Result};
 use crate::core::limits;
-use crate::core::tensor::{Device, Storage, Tensor, contiguous};
+use crate::core::tensor::{Device, Storage, Tensor};
 use crate::module::Param;
+use crate::train::optim::numbers::StepNumbers;
 use crate::train::optim::recorded::Missed;
 
 /// Every parameter starts at a multiple of this many elements, so that 16-byte accesses stay aligned. The gaps are zero and stay zero.
 const ALIGN: usize = 64;
-
-/// Calls of a recorded step at most: parameters that missed different numbers of steps have calls of their own.
-const CALLS: usize = 8;
 
 struct Entry {
     name: String,
@@ -101,8 +99,8 @@ pub(crate) struct Arena {
     memory: Option<Arc<Buffer>>,
     /// Moments in fewer bits, in place of `states`.
     packed: Option<Packed>,
-    /// Room for the numbers of recorded steps, `[CALLS, STEP_NUMBERS]`.
-    numbers: Option<Tensor>,
+    /// Numbers of recorded steps.
+    numbers: Option<StepNumbers>,
     /// What the weights were before those for evaluation took their place.
     held: Mutex<Option<Buffer>>,
     entries: Vec<Entry>,
@@ -320,22 +318,15 @@ impl Arena {
     /// Makes room for the numbers of recorded steps.
     pub(crate) fn keep_numbers(&mut self) -> Result<()> {
         if self.numbers.is_none() {
-            let dtype = self.values.dtype().accumulator();
-            self.numbers = Some(Tensor::zeros(&self.device, dtype, &[CALLS, STEP_NUMBERS])?);
+            self.numbers = Some(StepNumbers::new(&self.device, self.values.dtype().accumulator())?);
         }
         Ok(())
     }
 
-    /// Room for the numbers of call `k` of a recorded step. Errors: a step that was never made as a plain call; too many calls.
-    pub(crate) fn numbers(&self, k: usize) -> Result<Tensor> {
-        let refused = |why| GpuError::Capture { op: "Optimizer::step", why };
-        let all = self.numbers.as_ref().ok_or_else(|| refused("it was never made as a plain call before"))?;
-        if k >= CALLS {
-            return Err(refused("its parameters have missed too many different numbers of steps").into());
-        }
-        let row = contiguous("numbers", &[STEP_NUMBERS])?.shifted(k * STEP_NUMBERS);
-        let row = row.map_err(|_| refused("its numbers have no room"))?;
-        Ok(all.relayout(row))
+    /// The numbers of recorded steps. Errors: a step that was never made as a plain call.
+    pub(crate) fn numbers(&self) -> Result<&StepNumbers> {
+        let why = "it was never made as a plain call before";
+        Ok(self.numbers.as_ref().ok_or(GpuError::Capture { op: "Optimizer::step", why })?)
     }
 
     /// How many steps the parameters of some tensors missed, shared with them; those of all others.
@@ -533,6 +524,13 @@ impl Arena {
         let Some(a) = &self.average else { return Ok(()) };
         let w = self.precise()?;
         Ok(self.device.binary(Binary::Lerp { t: share }, a.view(), w.view(), a.alias_mut())?)
+    }
+
+    /// [`update_average`](Arena::update_average) with the share among the present numbers.
+    pub(crate) fn update_average_recorded(&self) -> Result<()> {
+        let Some(a) = &self.average else { return Ok(()) };
+        let (w, share) = (self.precise()?, self.numbers()?.average_share()?.operand());
+        Ok(self.device.ternary(Ternary::Lerp, a.view(), w.view(), share.view()?, a.alias_mut())?)
     }
 
     /// Exchanges weights and average.

@@ -2,6 +2,7 @@
 
 mod arena;
 mod matrix;
+mod numbers;
 mod optimizer;
 mod recorded;
 mod rules;
@@ -9,9 +10,11 @@ mod scaler;
 mod schedule;
 mod second_order;
 mod sparse;
+mod step;
 
 pub use matrix::{Adafactor, Muon, newton_schulz};
 pub use optimizer::{Group, Optimizer};
+pub(crate) use recorded::Forecast;
 pub use rules::with_weight_decay;
 pub use schedule::{Plateau, Schedule};
 pub use second_order::{

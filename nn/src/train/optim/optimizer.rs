@@ -4,16 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use trefoil::ops::optimizer::{
-    AdaptiveRule, ClipAdaptive, ClipNorm, LossScale, OptimRule, Prox, Scalar, Step,
-};
-use trefoil::ops::random::Rng;
+use trefoil::ops::optimizer::{AdaptiveRule, ClipAdaptive, ClipNorm, LossScale, OptimRule, Prox, Step};
 use trefoil::{DType, ViewMut};
 
-use super::arena::{Active, Arena, Packing};
-use super::recorded::{Clock, Numbers, RecordedStep};
+use super::arena::{Arena, Packing};
+use super::recorded::Clock;
 use super::scaler::Scaler;
-use crate::core::capture;
+use super::step::Clipped;
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::{Device, Tensor, same_handle};
 use crate::module::{Layer, LayerExt, Param, check_unique};
@@ -29,10 +26,10 @@ pub struct Group {
     pub lr_factor: f64,
 }
 
-struct Member {
-    rule: OptimRule,
-    lr_factor: f64,
-    arena: Arena,
+pub(super) struct Member {
+    pub(super) rule: OptimRule,
+    pub(super) lr_factor: f64,
+    pub(super) arena: Arena,
 }
 
 /// Updates parameters from their gradients.
@@ -42,13 +39,15 @@ struct Member {
 /// backend. A parameter that got no gradient since the gradients were cleared takes no part in a step, as in PyTorch: it
 /// is not decayed, and its state and its own count of steps stay. The same holds for one that is [frozen](Param::set_requires_grad).
 pub struct Optimizer {
-    members: Vec<Member>,
-    clock: Arc<Clock>,
-    maximize: bool,
-    scaler: Option<Scaler>,
-    ema: Option<f64>,
+    pub(super) members: Vec<Member>,
+    pub(super) clock: Arc<Clock>,
+    pub(super) maximize: bool,
+    pub(super) scaler: Option<Scaler>,
+    pub(super) ema: Option<f64>,
     /// Seed of the random rounding of packed moments.
-    rounding: Option<u64>,
+    pub(super) rounding: Option<u64>,
+    /// Numbers between the launches of a clipped step; made by the first.
+    pub(super) clipped: Option<Clipped>,
     /// Where the last backwards without loss scaling started: weights, and tensors that hold them.
     start: Mutex<Vec<(f64, Tensor)>>,
 }
@@ -72,6 +71,13 @@ fn check_lr(lr: f64) -> Result<()> {
         return Ok(());
     }
     Err(invalid("Optimizer", "lr", "a finite learning rate of at least 0", format!("{lr}")))
+}
+
+pub(super) fn check_max_norm(op: &'static str, max_norm: f64) -> Result<()> {
+    if max_norm.is_nan() || max_norm <= 0.0 {
+        return Err(invalid(op, "max_norm", "a value above 0", format!("{max_norm}")));
+    }
+    Ok(())
 }
 
 /// What PyTorch's constructors refuse; the backend checks the rest when it steps.
@@ -168,6 +174,7 @@ impl Optimizer {
             scaler: None,
             ema: None,
             rounding: None,
+            clipped: None,
             start: Mutex::default(),
         })
     }
@@ -187,6 +194,7 @@ impl Optimizer {
         for m in self.members.iter_mut().filter(|m| !same_handle(m.arena.device(), device)) {
             m.arena.move_to(device)?;
         }
+        self.clipped = None;
         match &mut self.scaler {
             Some(s) => s.move_to(device),
             None => Ok(()),
@@ -382,128 +390,6 @@ impl Optimizer {
         Ok(t)
     }
 
-    /// One update of all parameters. Errors: a parameter was replaced after construction; nothing is changed then.
-    pub fn step(&mut self) -> Result<()> {
-        self.step_unless(None)
-    }
-
-    /// A step that changes no parameter where `bad` (one f32) is not 0.
-    pub(crate) fn step_unless(&mut self, bad: Option<&Tensor>) -> Result<()> {
-        if self.ema.is_some() {
-            capture::refuse("Optimizer::step", "the share of the moving average is the host's")?;
-        }
-        self.apply(bad)?;
-        self.average()
-    }
-
-    /// The averages after a step.
-    fn average(&self) -> Result<()> {
-        let Some(decay) = self.ema else { return Ok(()) };
-        let t = self.steps() as f64;
-        let share = 1.0 - decay.min((1.0 + t) / (10.0 + t));
-        self.members.iter().try_for_each(|m| m.arena.update_average(share))
-    }
-
-    /// [`step_unless`](Optimizer::step_unless) without the averages. It can be part of a recording: rate and count are then numbers in device memory,
-    /// written before every replay.
-    fn apply(&mut self, bad: Option<&Tensor>) -> Result<()> {
-        self.members.iter().try_for_each(|m| m.arena.check())?;
-        let recorded = capture::records();
-        if self.rounding.is_some() {
-            capture::refuse("Optimizer::step", "positions of its random rounding are the host's")?;
-        }
-        let t = self.steps() + 1;
-        let unscaled = match &self.scaler {
-            Some(s) => s.examine(&self.members.iter().map(|m| &m.arena).collect::<Vec<_>>(), bad)?,
-            None => true,
-        };
-        let found = self.scaler.as_ref().map(|s| &s.found).or(bad).map(Tensor::operand);
-        let inverse = self.scaler.as_ref().filter(|_| !unscaled).map(|s| s.inverse.operand());
-        let count = self.scaler.as_ref().map(|s| s.step.operand());
-        let (mut calls, mut absent) = (vec![], vec![]);
-        for i in 0..self.members.len() {
-            if !recorded {
-                self.members[i].arena.keep_numbers()?;
-            }
-            let m = &self.members[i];
-            let mut step = Step::host(self.lr() * m.lr_factor, t);
-            step.maximize = self.maximize;
-            step.found_inf = found.as_ref().map(|o| o.view()).transpose()?;
-            step.inv_scale = inverse.as_ref().map(|o| o.view()).transpose()?;
-            // Skipped steps do not count, and only the device knows which were.
-            if let Some(c) = &count {
-                step.step = Scalar::Device(c.view()?);
-            }
-            let active = m.arena.active()?;
-            self.step_member(i, &active, step, &mut calls)?;
-            if recorded {
-                let [_, others] = m.arena.missed_of(&active);
-                absent.extend(others);
-            }
-            self.members[i].arena.stepped(&active);
-        }
-        if let Some(s) = &self.scaler {
-            s.update()?;
-        }
-        self.clock.set_steps(t);
-        if recorded {
-            capture::hook(Arc::new(RecordedStep { clock: self.clock.clone(), calls, absent }));
-        }
-        Ok(())
-    }
-
-    /// The step of a member's parameters that got gradients. What a recorded one reads from device memory is added to `calls`.
-    fn step_member(
-        &self,
-        i: usize,
-        active: &[Active],
-        step: Step<'_>,
-        calls: &mut Vec<Numbers>,
-    ) -> Result<()> {
-        let (m, a, t) = (&self.members[i], &self.members[i].arena, self.steps() + 1);
-        let numbers = |k: usize, missed, group: &[Active]| -> Result<Option<Numbers>> {
-            if !capture::records() {
-                return Ok(None);
-            }
-            let ([params, _], memory) = (a.missed_of(group), a.numbers(k)?);
-            Ok(Some(Numbers { rule: m.rule, lr_factor: m.lr_factor, memory, missed, params }))
-        };
-        if let (OptimRule::Adaptive(rule), Some(memory), false) = (&m.rule, a.memory_mut(), active.is_empty())
-        {
-            // Their numbers are those of all parameters, and so is the count of steps.
-            let own = numbers(0, 0, &[])?;
-            let operand = own.as_ref().map(|n| n.memory.operand());
-            let step = step.numbers(operand.as_ref().map(|o| o.view()).transpose()?);
-            a.device().adaptive_step(rule, &step, memory, &mut a.slots(active, false)?)?;
-            calls.extend(own);
-            return Ok(());
-        }
-        let per_tensor = matches!(m.rule, OptimRule::Lars { .. } | OptimRule::Lamb { .. });
-        for (k, group) in active.iter().enumerate() {
-            let alone = std::slice::from_ref(group);
-            let count = match &self.scaler {
-                Some(s) if group.missed > 0 => Some(s.step_without(group.missed)?.operand()),
-                _ => None,
-            };
-            let own = numbers(k, group.missed, alone)?;
-            let operand = own.as_ref().map(|n| n.memory.operand());
-            let mut step = step.numbers(operand.as_ref().map(|o| o.view()).transpose()?);
-            match &count {
-                Some(o) => step.step = Scalar::Device(o.view()?),
-                None if group.missed > 0 => step.step = Scalar::Host((t - group.missed.min(t - 1)) as f64),
-                None => {}
-            }
-            // Streams and blocks of their own for every step, member and group.
-            let stream = (i as u64) << 32 | (k as u64) << 16;
-            let rng = self.rounding.map(|seed| Rng::new(seed).at(stream, t << 40));
-            if !a.step_packed(group, &m.rule, &step, rng.as_ref())? {
-                a.device().optimizer_step(&m.rule, &step, &mut a.slots(alone, per_tensor)?)?;
-            }
-            calls.extend(own);
-        }
-        Ok(())
-    }
-
     /// Sets `found` (one f32) to 1 if a gradient is not finite.
     pub(crate) fn examine_grads(&self, found: &Tensor) -> Result<()> {
         let found = found.operand();
@@ -514,20 +400,26 @@ impl Optimizer {
 
     /// One without parameters, for runs in which another kind of optimizer has them.
     pub(crate) fn idle(lr: f64) -> Self {
-        let members = vec![];
-        let start = Mutex::default();
-        let clock = Clock::new(lr);
-        Optimizer { members, clock, maximize: false, scaler: None, ema: None, rounding: None, start }
+        Optimizer {
+            members: vec![],
+            clock: Clock::new(lr),
+            maximize: false,
+            scaler: None,
+            ema: None,
+            rounding: None,
+            clipped: None,
+            start: Mutex::default(),
+        }
     }
 
-    fn first_device(&self, op: &'static str) -> Result<&Device> {
+    pub(super) fn first_device(&self, op: &'static str) -> Result<&Device> {
         match self.members.first() {
             Some(m) => Ok(m.arena.device()),
             None => Err(invalid(op, "optimizer", "parameters of its own", "none: a closure method has them")),
         }
     }
 
-    fn one_device(&self, op: &'static str) -> Result<()> {
+    pub(super) fn one_device(&self, op: &'static str) -> Result<()> {
         let first = self.first_device(op)?;
         match self.members.iter().map(|m| m.arena.device()).find(|d| !same_handle(d, first)) {
             Some(other) => Err(NnError::mixed(op, first.id(), other.id())),
@@ -546,9 +438,7 @@ impl Optimizer {
     /// Scales all gradients so that their norm of degree `p` is at most `max_norm`; returns the norm before, an f32 scalar on the device.
     /// Oracle `torch.nn.utils.clip_grad_norm_`. Errors: a bound that is not positive; parameters on several devices.
     pub fn clip_grad_norm(&self, max_norm: f64, p: f64) -> Result<Tensor> {
-        if max_norm.is_nan() || max_norm <= 0.0 {
-            return Err(invalid("clip_grad_norm", "max_norm", "a value above 0", format!("{max_norm}")));
-        }
+        check_max_norm("clip_grad_norm", max_norm)?;
         self.one_device("clip_grad_norm")?;
         self.unscale()?;
         let device = self.first_device("clip_grad_norm")?;

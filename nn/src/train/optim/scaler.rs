@@ -22,7 +22,7 @@ pub(crate) struct Scaler {
     pub(crate) found: Tensor,
     /// Number of the next step, from 1.
     pub(crate) step: Tensor,
-    good: Tensor,
+    pub(crate) good: Tensor,
     /// Whether the present gradients were divided by the scale already.
     unscaled: Arc<AtomicBool>,
 }
@@ -80,11 +80,15 @@ impl Scaler {
         Ok(())
     }
 
-    /// The number of the next step of a parameter that missed some, from 1.
-    pub(crate) fn step_without(&self, missed: u64) -> Result<Tensor> {
-        let own = self.step.sub(&self.step.full_like(missed as f64)?)?;
-        // Steps that were skipped for their gradients count as missed, but not in `step`.
-        own.binary(Binary::Maximum, &own.full_like(1.0)?)
+    /// Whether the present gradients were divided by the scale already.
+    pub(crate) fn is_unscaled(&self) -> bool {
+        self.unscaled.load(Ordering::Relaxed)
+    }
+
+    /// Lets `bad` (not 0) count as a gradient that is not finite.
+    pub(crate) fn note(&self, bad: &Tensor) -> Result<()> {
+        let (f, b) = (self.found.operand(), bad.operand());
+        Ok(self.found.device().binary(Binary::Maximum, f.view()?, b.view()?, f.view_mut()?)?)
     }
 
     fn look(&self, arenas: &[&Arena], divide: bool) -> Result<()> {
@@ -122,8 +126,7 @@ impl Scaler {
             self.look(arenas, false)?;
         }
         if let Some(bad) = bad {
-            let (f, b) = (self.found.operand(), bad.operand());
-            self.found.device().binary(Binary::Maximum, f.view()?, b.view()?, f.view_mut()?)?;
+            self.note(bad)?;
         }
         Ok(unscaled)
     }

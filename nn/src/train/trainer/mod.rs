@@ -6,6 +6,7 @@ mod captured;
 mod closure;
 mod folder;
 mod options;
+mod profile;
 mod progress;
 mod report;
 mod resume;
@@ -27,6 +28,7 @@ use self::anomaly::Watch;
 use self::callback::Callbacks;
 use self::folder::RunFolder;
 use self::progress::ProgressBar;
+use self::step::Batch;
 use crate::core::autograd::no_grad;
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::index_check::Range;
@@ -70,8 +72,12 @@ pub struct Trainer<'a> {
     learns_locally: bool,
     /// What has the parameters in place of `optimizer`, and what ends its iterations on a batch.
     closure: Option<(ClosureOptimizer, Stop)>,
-    /// Recorded passes; absent while one runs.
+    /// Recorded steps; absent while one runs.
     steps: Option<Steps>,
+    /// Why gradients are cleared, clipped and applied beside them.
+    update_apart: Option<String>,
+    /// Sums of an epoch, between the runs.
+    totals: Option<Totals>,
     /// Whether the last batch's loss and output are a graph's.
     replayed: bool,
 }
@@ -149,9 +155,13 @@ impl<'a> Trainer<'a> {
             learns_locally: has_learning_rule(model),
             closure: None,
             steps: None,
+            update_apart: None,
+            totals: None,
             replayed: false,
         };
+        trainer.update_apart = trainer.optimizer.unrecordable().map(str::to_string);
         trainer.steps = Some(trainer.new_steps());
+        trainer.foresee();
         trainer.describe();
         Ok(trainer)
     }
@@ -273,6 +283,7 @@ impl<'a> Trainer<'a> {
         span!("epoch", epoch = self.epoch + 1);
         totals.reset()?;
         self.model.train();
+        self.foresee();
         let order = self.options.shuffle.then_some(Order { seed: self.options.seed, epoch: self.epoch });
         let size = self.options.batch_size;
         let done = self.batches_done();
@@ -290,15 +301,22 @@ impl<'a> Trainer<'a> {
                 continue;
             }
             span!("step", step = self.optimizer.steps() + 1);
-            if open == 0 {
+            let first = open == 0;
+            if first {
                 items = left.min(size * self.options.accumulate).max(b.len);
                 open = items;
-                self.begin_step()?;
             }
-            let (loss, out) = self.accumulate(&b.x, &b.y, b.len as f64 / items as f64)?;
             (left, open) = (left.saturating_sub(b.len), open.saturating_sub(b.len));
-            self.check_classes(&out, data, TRAIN)?;
-            totals.add(&loss, b.len, self.classified(&out, &b.y))?;
+            let part = Batch {
+                items: b.len,
+                weight: b.len as f64 / items as f64,
+                first,
+                last: open == 0,
+                data: Some(data),
+                totals: Some(totals),
+            };
+            let (loss, out) = self.accumulate(&b.x, &b.y, &part)?;
+            totals.count(b.len, self.classified(&out, &b.y).is_some());
             if open == 0 {
                 self.end_step(&loss, &out)?;
                 if self.stop_asked() {
@@ -310,6 +328,7 @@ impl<'a> Trainer<'a> {
         }
         // A source that serves fewer items than it has ends within a step.
         if let Some((loss, out)) = last {
+            self.update()?;
             self.end_step(&loss, &out)?;
         }
         self.check_anomalies()?;
@@ -338,7 +357,10 @@ impl<'a> Trainer<'a> {
         test: Option<&dyn Source>,
         after_epoch: &mut dyn FnMut(&EpochStats) -> bool,
     ) -> Result<Report> {
-        let mut totals = Totals::new(&self.device)?;
+        let mut totals = match self.totals.take() {
+            Some(totals) => totals,
+            None => Totals::new(&self.device)?,
+        };
         let mut ended = Ended::Finished;
         self.check_items(train, test)?;
         if self.stalled() {
@@ -389,6 +411,7 @@ impl<'a> Trainer<'a> {
                 ended = Ended::Stalled;
             }
         }
+        self.totals = Some(totals);
         Ok(Report { history: self.history.clone(), ended, best: self.best })
     }
 

@@ -1,7 +1,8 @@
 //! The calls that the rows of the table stand for.
 
 use trefoil::ops::optimizer::{
-    ClipAdaptive, ClipNorm, LossScale, LossScaleState, OptimRule, ParamSlot, Prox, Scalar, Step,
+    ClipAdaptive, ClipNorm, GradFactor, LossScale, LossScaleState, OptimRule, ParamSlot, Prox, Scalar,
+    Scaling, Step,
 };
 use trefoil::{DType, ViewMut};
 
@@ -158,6 +159,29 @@ pub(super) fn clip_norm(cx: &Cx<'_>) -> R {
     Ok(cx.gpu.clip_grad_norm(&p, &mut views, total.m())?)
 }
 
+pub(super) fn grad_factor(cx: &Cx<'_>) -> R {
+    let (total, factor) = (cx.out("total", DType::F32, &[])?, cx.out("factor", DType::F32, &[])?);
+    let p = ClipNorm::new(cx.f("max_norm")?).degree(cx.f("p")?);
+    let io = GradFactor::new(factor.m()).total(total.m());
+    if cx.opt("scale").is_none() {
+        return Ok(cx.gpu.grad_factor(&p, &cx.list("g"), io)?);
+    }
+    let [scale, good, found] = ["scale", "good", "found_inf"].map(|n| cx.inout(n, n));
+    let [inverse, step] = ["inv_scale", "step"].map(|n| cx.inout(n, n));
+    let (scale, good, found, inverse, step) = (scale?, good?, found?, inverse?, step?);
+    let (skip, count) = (cx.out("skip", DType::F32, &[])?, cx.out("count", DType::I64, &[])?);
+    let state = LossScaleState::new(scale.m(), good.m(), found.m()).inv_scale(inverse.m()).step(step.m());
+    let scaling = Scaling::new(scale_rule(cx)?, state, skip.m(), count.m());
+    Ok(cx.gpu.grad_factor(&p, &cx.list("g"), io.scaling(scaling))?)
+}
+
+fn scale_rule(cx: &Cx<'_>) -> R<LossScale> {
+    Ok(LossScale::new()
+        .factors(cx.f("growth")?, cx.f("backoff")?)
+        .interval(cx.n("interval")? as u32)
+        .least(cx.f("least")?))
+}
+
 pub(super) fn clip_value(cx: &Cx<'_>) -> R {
     let g = gradients(cx)?;
     let mut views: Vec<ViewMut<'_>> = g.iter().map(|t| t.m()).collect();
@@ -183,10 +207,7 @@ pub(super) fn loss_scale(cx: &Cx<'_>) -> R {
     let (scale, good, found) = (scale?, good?, found?);
     let inverse = cx.out("inv_scale", DType::F32, &[])?;
     let step = cx.opt("step").map(|_| cx.inout("step", "step")).transpose()?;
-    let p = LossScale::new()
-        .factors(cx.f("growth")?, cx.f("backoff")?)
-        .interval(cx.n("interval")? as u32)
-        .least(cx.f("least")?);
+    let p = scale_rule(cx)?;
     let io = LossScaleState::new(scale.m(), good.m(), found.m())
         .inv_scale(inverse.m())
         .step(step.as_ref().map(|t| t.m()));

@@ -332,6 +332,35 @@ const ROWS: &[&[Kernel]] = &[
             s.arg("p", p);
         }),
         k(
+            "grad_factor",
+            "M3",
+            "g0, g1, ..., [scale:f32], [good:i64], [found_inf:f32], [inv_scale:f32], [step:i64]",
+            "max_norm, p=2.0, growth=2.0, backoff=0.5, interval=2000, least=1.0",
+            "total:f32, factor:f32, [scale:f32], [good:i64], [found_inf:f32], [inv_scale:f32], [step:i64], [skip:f32], [count:i64]",
+            &["grad_factor"],
+            grad_factor,
+        )
+        .bound(ULP)
+        .by(oracle::grad_factor)
+        .sample(|s| {
+            draw_grads(s);
+            let most = [0.5, 1e6][s.below(2)];
+            s.arg("max_norm", most);
+            let p = s.below(3);
+            s.arg("p", [serde_json::json!(2.0), serde_json::json!(1.0), serde_json::json!("inf")][p].clone());
+            if s.coin() {
+                let f32 = DType::F32;
+                s.typed("scale", f32, &[], Range(1024.0, 1024.0));
+                let good = [0, 6][s.below(2)];
+                s.ints("good", DType::I64, &[], &[good]);
+                let found = if s.below(4) > 0 { Zero } else { Range(1.0, 1.0) };
+                s.typed("found_inf", f32, &[], found);
+                s.typed("inv_scale", f32, &[], Range(1.0 / 1024.0, 1.0 / 1024.0));
+                s.ints("step", DType::I64, &[], &[41]);
+                s.arg("interval", 7);
+            }
+        }),
+        k(
             "gradient_clip_value",
             "S8.11",
             "g0, g1, ...",

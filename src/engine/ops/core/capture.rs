@@ -1,8 +1,8 @@
-//! Recording and replay of calls.
+//! Recording and replay of calls, and their times.
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::ops::core::{CaptureOps, Graph};
+use crate::ops::core::{CaptureOps, Graph, Profile};
 
 impl CaptureOps for Engine {
     fn capture_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Graph> {
@@ -10,5 +10,9 @@ impl CaptureOps for Engine {
         let recorded = self.start_recording()?;
         calls()?;
         self.instantiate(recorded.finish()?)
+    }
+
+    fn profile_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Profile> {
+        self.profile(calls)
     }
 }

@@ -454,36 +454,13 @@ impl OptimizerOps for Engine {
             self.check_owner(OP, "grads", &g.as_view())?;
         }
         let dt = grads.first().map_or(DType::F32, ViewMut::dtype);
-        let kind = match p.p {
-            1.0 => 1,
-            2.0 => 2,
-            p if p.is_infinite() => 3,
-            _ => 0,
-        };
-        let lists = self.lists(OP, &grad_tensors(grads))?;
-        // Enough blocks to fill any device; by size alone, so that the tree is the same on every run.
-        let blocks: Vec<_> = lists.iter().map(|l| l.chunks.min(2048)).collect();
-        let n: usize = blocks.iter().sum();
-        let partial = self.scratch(dt.accumulator(), 3 * n.max(1))?;
+        let lists = self.lists(OP, &grad_tensors(grads.iter().map(ViewMut::as_view)))?;
+        let (partial, n) = self.norm_partials(dt, &lists, p)?;
         let coef = self.scratch(dt.accumulator(), 1)?;
-        let mut at = 0;
-        for (list, &b) in lists.iter().zip(&blocks) {
-            let table = self.table(&list.words)?;
-            let args = GradientNormPartialArgs {
-                table: table.arg,
-                tensors: list.tensors as i32,
-                g: list.bases[1],
-                partial: self.arg_in(&partial.view().range(3 * at, 3 * b)?),
-                kind,
-                p: p.p,
-            };
-            self.launch(&GRADIENT_NORM_PARTIAL, dt, "", Grid::Blocks([b, 1, 1]), &args)?;
-            at += b;
-        }
         let args = GradientNormFinalArgs {
             partial: self.arg_in(&partial.view()),
-            n: n as i64,
-            kind,
+            n,
+            kind: norm_kind(p),
             p: p.p,
             max_norm: p.max_norm,
             total: self.arg_out(&total),
@@ -493,6 +470,47 @@ impl OptimizerOps for Engine {
         self.scale_grads(dt, &lists, self.arg_in(&coef.view()), 0, 0.0)
     }
 
+    fn grad_factor(&self, p: &ClipNorm, grads: &[View<'_>], io: GradFactor<'_>) -> Result<()> {
+        const OP: &str = "grad_factor";
+        check_factor(p, grads, &io)?;
+        let total = io.total.as_ref().map(ViewMut::as_view);
+        self.check_owner_all(OP, &[("factor", Some(io.factor.as_view())), ("total", total)])?;
+        for g in grads {
+            self.check_owner(OP, "grads", g)?;
+        }
+        let scaling = io.scaling.as_ref();
+        if let Some(s) = scaling {
+            self.check_owner_all(OP, &[("skip", s.skip.as_view()), ("count", s.count.as_view())])?;
+            s.state.views().try_for_each(|(arg, v, _)| self.check_owner(OP, arg, &v.as_view()))?;
+        }
+        let dt = grads.first().map_or(DType::F32, View::dtype);
+        let plan = self.plan(OP, &ListProblem)?;
+        let (partial, n) = self.norm_partials(dt, &cut(&grad_tensors(grads.iter().copied()), plan), p)?;
+        let state = scaling.map(|s| &s.state);
+        let how = scaling.map_or(LossScale::new(), |s| s.p);
+        let args = GradientFactorArgs {
+            partial: self.arg_in(&partial.view()),
+            n,
+            kind: norm_kind(p),
+            p: p.p,
+            max_norm: p.max_norm,
+            total: self.arg_opt_out(io.total.as_ref()),
+            factor: self.arg_out(&io.factor),
+            scale: self.arg_opt_out(state.map(|s| &s.scale)),
+            good: self.arg_opt_out(state.map(|s| &s.good)),
+            found: self.arg_opt_out(state.map(|s| &s.found_inf)),
+            inverse: self.arg_opt_out(state.and_then(|s| s.inv_scale.as_ref())),
+            step: self.arg_opt_out(state.and_then(|s| s.step.as_ref())),
+            skip: self.arg_opt_out(scaling.map(|s| &s.skip)),
+            count: self.arg_opt_out(scaling.map(|s| &s.count)),
+            growth: how.growth as f32,
+            backoff: how.backoff as f32,
+            interval: how.interval.into(),
+            least: how.least as f32,
+        };
+        self.launch(&GRADIENT_FACTOR, dt, "", Grid::Blocks([1, 1, 1]), &args)
+    }
+
     fn clip_grad_value(&self, c: f64, grads: &mut [ViewMut<'_>]) -> Result<()> {
         const OP: &str = "clip_grad_value";
         check_clip_value(c, grads)?;
@@ -500,7 +518,8 @@ impl OptimizerOps for Engine {
             self.check_owner(OP, "grads", &g.as_view())?;
         }
         let dt = grads.first().map_or(DType::F32, ViewMut::dtype);
-        self.scale_grads(dt, &self.lists(OP, &grad_tensors(grads))?, Ptr::NULL, 1, c)
+        let lists = self.lists(OP, &grad_tensors(grads.iter().map(ViewMut::as_view)))?;
+        self.scale_grads(dt, &lists, Ptr::NULL, 1, c)
     }
 
     fn clip_grad_adaptive(
@@ -544,7 +563,7 @@ impl OptimizerOps for Engine {
             self.check_owner(OP, "grads", &g.as_view())?;
         }
         let dt = grads.first().map_or(DType::F32, ViewMut::dtype);
-        for list in self.lists(OP, &grad_tensors(grads))? {
+        for list in self.lists(OP, &grad_tensors(grads.iter().map(ViewMut::as_view)))? {
             let table = self.table(&list.words)?;
             let args = GradUnscaleArgs {
                 table: table.arg,
@@ -583,11 +602,44 @@ impl OptimizerOps for Engine {
 }
 
 /// Gradients stand in the second place of a table row.
-fn grad_tensors<'a>(grads: &[ViewMut<'a>]) -> Vec<[Option<View<'a>>; ARRAYS]> {
-    grads.iter().map(|g| [None, Some(g.as_view()), None, None, None, None]).collect()
+fn grad_tensors<'a>(grads: impl Iterator<Item = View<'a>>) -> Vec<[Option<View<'a>>; ARRAYS]> {
+    grads.map(|g| [None, Some(g), None, None, None, None]).collect()
+}
+
+/// `kind` of the kernels for a norm's degree.
+fn norm_kind(p: &ClipNorm) -> i32 {
+    match p.p {
+        1.0 => 1,
+        2.0 => 2,
+        p if p.is_infinite() => 3,
+        _ => 0,
+    }
 }
 
 impl Engine {
+    /// Sums of all blocks for the norm of gradients, and their number.
+    fn norm_partials(&self, dt: DType, lists: &[List], p: &ClipNorm) -> Result<(Buffer, i64)> {
+        // Enough blocks to fill any device; by size alone, so that the tree is the same on every run.
+        let blocks: Vec<_> = lists.iter().map(|l| l.chunks.min(2048)).collect();
+        let n: usize = blocks.iter().sum();
+        let partial = self.scratch(dt.accumulator(), 4 * n.max(1))?;
+        let mut at = 0;
+        for (list, &b) in lists.iter().zip(&blocks) {
+            let table = self.table(&list.words)?;
+            let args = GradientNormPartialArgs {
+                table: table.arg,
+                tensors: list.tensors as i32,
+                g: list.bases[1],
+                partial: self.arg_in(&partial.view().range(4 * at, 4 * b)?),
+                kind: norm_kind(p),
+                p: p.p,
+            };
+            self.launch(&GRADIENT_NORM_PARTIAL, dt, "", Grid::Blocks([b, 1, 1]), &args)?;
+            at += b;
+        }
+        Ok((partial, n as i64))
+    }
+
     fn scale_grads(&self, dt: DType, lists: &[List], coef: Ptr, mode: i32, bound: f64) -> Result<()> {
         for list in lists {
             let table = self.table(&list.words)?;

@@ -54,6 +54,7 @@ pub(super) const ROWS: &[Row] = &[
     row("pin_variant", "", DEVICE),
     row("explain_calls", "", DEVICE),
     row("capture_calls", "`torch.cuda.graph`", DEVICE),
+    row("profile_calls", "`torch.profiler.profile`", "`Trainer::profile`"),
     // Elementwise.
     row(
         "unary",
@@ -210,6 +211,7 @@ pub(super) const ROWS: &[Row] = &[
     row("optimizer_step_rows", "`torch.optim.SparseAdam`", "`optim::SparseOptimizer`"),
     row("optimizer_step_packed", "", "`Optimizer::moments_in_bf16`, `Optimizer::moments_in_8_bits`"),
     row("clip_grad_norm", "`torch.nn.utils.clip_grad_norm_`", "`Optimizer::clip_grad_norm`"),
+    row("grad_factor", "`torch.nn.utils.get_total_norm`", "`Optimizer::step_clipped`"),
     row("clip_grad_value", "`torch.nn.utils.clip_grad_value_`", "`Optimizer::clip_grad_value`"),
     row("clip_grad_adaptive", "", "`Optimizer::clip_grad_adaptive`"),
     row("unscale_grads", "`torch.amp.GradScaler.unscale_`", "`Optimizer::loss_scaling`"),
