@@ -156,7 +156,7 @@ struct LlamaBlock {
 impl LlamaBlock {
     fn new(cx: &InitContext, c: &LlamaConfig) -> Result<Self> {
         let weight = Init::Normal { mean: 0.0, std: c.initializer_range };
-        let norm = || RmsNorm::new(cx, &[c.hidden_size])?.eps(Some(c.rms_norm_eps));
+        let norm = || RmsNorm::new(cx, &[c.hidden_size])?.eps(c.rms_norm_eps);
         let mut attention = MultiHeadAttention::new(cx, c.hidden_size, c.num_attention_heads)?
             .num_kv_heads(c.num_key_value_heads)?
             .no_bias()
@@ -204,7 +204,7 @@ impl Llama {
             config: c.clone(),
             embed_tokens: Embedding::new(cx, c.vocab_size, c.hidden_size)?.init(cx, weight)?,
             layers: (0..c.num_hidden_layers).map(|_| LlamaBlock::new(cx, c)).collect::<Result<_>>()?,
-            norm: RmsNorm::new(cx, &[c.hidden_size])?.eps(Some(c.rms_norm_eps))?,
+            norm: RmsNorm::new(cx, &[c.hidden_size])?.eps(c.rms_norm_eps)?,
             lm_head: if c.tie_word_embeddings { None } else { Some(head()?) },
         })
     }

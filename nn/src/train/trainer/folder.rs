@@ -1,5 +1,6 @@
 //! The run folder: its lock, and the file of metrics.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -24,15 +25,33 @@ pub(super) struct RunFolder {
     /// Epochs in the file of metrics, and the bytes that they take.
     lines: usize,
     len: u64,
+    /// Further files, which are written with the first of this run.
+    files: BTreeMap<String, String>,
 }
 
 impl RunFolder {
     /// Makes and locks the folder; nothing of an earlier run in it changes. Errors: [`NnError::Locked`], [`NnError::Io`].
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Path, files: BTreeMap<String, String>) -> Result<Self> {
+        let own = [LOCK, CHECKPOINT, BEST, METRICS, CURVES];
+        if let Some(name) = files
+            .keys()
+            .find(|n| own.contains(&n.as_str()) || Path::new(n).file_name().is_none_or(|f| f != n.as_str()))
+        {
+            return Err(invalid(
+                "Trainer",
+                "files",
+                "names of files that the run folder does not have already",
+                format!("`{name}`"),
+            ));
+        }
         durable::create_folder(path)?;
         let lock = lock(path)?;
         remove_temporary(path);
-        Ok(RunFolder { path: path.into(), lock: Some(lock), ours: false, lines: 0, len: 0 })
+        Ok(RunFolder { path: path.into(), lock: Some(lock), ours: false, lines: 0, len: 0, files })
+    }
+
+    fn write_files(&self) -> Result<()> {
+        self.files.iter().try_for_each(|(name, text)| write_atomic(&self.at(name), text.as_bytes()))
     }
 
     /// A file of the run.
@@ -61,6 +80,7 @@ impl RunFolder {
                 drop(old);
             } else {
                 self.ours = true;
+                self.write_files()?;
             }
         }
         Ok(())
@@ -148,6 +168,7 @@ impl RunFolder {
             write_atomic(&path, text.as_bytes())?;
         }
         (self.ours, self.lines, self.len) = (true, history.len(), text.len() as u64);
+        self.write_files()?;
         Ok(history)
     }
 }

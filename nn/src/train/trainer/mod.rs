@@ -21,7 +21,7 @@ use trefoil::ops::loss::Reduction;
 
 pub use self::callback::{Callback, StepEnd};
 pub use self::options::{Clip, EarlyStopping, Objective, TrainOptions};
-pub use self::report::{Ended, EpochStats, Report, curves, overlay, read_metrics};
+pub use self::report::{Ended, EpochStats, Report, charts, curves, overlay, overlay_charts, read_metrics};
 
 use self::anomaly::Watch;
 use self::callback::Callbacks;
@@ -125,7 +125,8 @@ impl<'a> Trainer<'a> {
                 format!("{reduction:?}"),
             ));
         }
-        let folder = options.run.as_deref().map(RunFolder::open).transpose()?;
+        let folder =
+            options.run.as_deref().map(|run| RunFolder::open(run, options.files.clone())).transpose()?;
         let base_lr = optimizer.lr();
         let watch = options.anomaly.map(|_| Watch::new(device)).transpose()?;
         let mut trainer = Trainer {
@@ -209,6 +210,11 @@ impl<'a> Trainer<'a> {
     /// Loss and accuracy of the model in evaluation mode.
     pub fn evaluate(&self, data: &dyn Source) -> Result<Scores> {
         self.measure(data, &mut []).map_err(|e| self.explain(e, data))
+    }
+
+    /// As [`evaluate`](Trainer::evaluate), with the trainer's [metrics](Trainer::metric) by name.
+    pub fn evaluate_metrics(&mut self, data: &dyn Source) -> Result<(Scores, BTreeMap<String, f64>)> {
+        self.test(data)
     }
 
     fn explain(&self, e: NnError, data: &dyn Source) -> NnError {
