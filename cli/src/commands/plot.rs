@@ -12,7 +12,7 @@ use crate::error::{CliError, Result};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  trefoil plot runs/digits                         loss, accuracy, metrics and learning rate, into runs/digits/plot.svg
+  trefoil plot runs/digits                         loss, accuracy, metrics, gradient norm, learning rate, into runs/digits/plot.svg
   trefoil plot runs/a runs/b --out both.svg        a chart per quantity with one line per run
   trefoil plot runs/digits --log                   losses on a logarithmic axis
 
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// The SVG file [default: plot.svg in the run folder, for several runs in the current one]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Losses on logarithmic axes
+    /// Losses and gradient norms on logarithmic axes
     #[arg(long)]
     log: bool,
 }
@@ -56,7 +56,8 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
             (overlay_charts(&named), PathBuf::from("plot.svg"))
         }
     };
-    for chart in drawn.iter_mut().filter(|c| a.log && c.title.contains("loss")) {
+    for chart in drawn.iter_mut().filter(|c| a.log && (c.title.contains("loss") || c.title.contains("norm")))
+    {
         chart.log = true;
     }
     let path = a.out.clone().unwrap_or(default);

@@ -19,6 +19,9 @@ const AXES: u32 = 8;
 /// Bytes of a text of the header.
 const TEXT: u64 = 1 << 24;
 
+/// Texts of the header by their keys.
+pub(super) type Texts = BTreeMap<String, String>;
+
 /// A tensor of the header, before the place of the data is known.
 struct Info {
     name: String,
@@ -169,11 +172,7 @@ impl Header<'_> {
 
 /// Texts and tensors of a file, whose tensors are in shard `shard`. Errors: [`NnError::Io`]; [`NnError::Data`] for what does not fit the format, a
 /// tensor that is not within the file or has rows that are no whole blocks, two of one name.
-pub(super) fn read(
-    path: &Path,
-    file: &File,
-    shard: usize,
-) -> Result<(BTreeMap<String, String>, Vec<(String, Stored)>)> {
+pub(super) fn read(path: &Path, file: &File, shard: usize) -> Result<(Texts, Vec<(String, Stored)>)> {
     let size = file.metadata().map_err(NnError::io("read", path))?.len();
     let mut h = Header { path, from: BufReader::new(file), at: 0, size };
     if h.array()? != *MAGIC {

@@ -296,7 +296,7 @@ impl<'a> Machine<'a> {
     fn set_items(&mut self, pairs: &[Id]) -> Done<()> {
         let dict = self.top()?;
         match &mut self.nodes[dict] {
-            Node::Dict(items) if pairs.len() % 2 == 0 => {
+            Node::Dict(items) if pairs.len().is_multiple_of(2) => {
                 items.extend(pairs.chunks_exact(2).map(|p| (p[0], p[1])))
             }
             Node::Other(_) => {}

@@ -119,6 +119,7 @@ impl Stored {
 }
 
 /// The row-major strides of a shape.
+#[cfg(feature = "archives")]
 pub(super) fn row_major(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1usize; shape.len()];
     for i in (1..shape.len()).rev() {

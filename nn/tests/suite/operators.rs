@@ -54,8 +54,8 @@ fn positions_count_from_the_end() {
 fn direct(terms: &[&str], output: &str, operands: &[(Vec<f64>, &[usize])]) -> Vec<f64> {
     let mut labels: Vec<char> = output.chars().collect();
     labels.extend(terms.iter().flat_map(|t| t.chars()));
-    let mut seen = vec![];
-    labels.retain(|l| !seen.contains(l) && (seen.push(*l) == ()));
+    let mut seen = std::collections::BTreeSet::new();
+    labels.retain(|l| seen.insert(*l));
     let size = |l: char| {
         let of = |(t, (_, s)): (&&str, &(Vec<f64>, &[usize]))| {
             t.chars().zip(s.iter()).filter(|(m, _)| *m == l).map(|(_, n)| *n).max().unwrap_or(1)

@@ -101,6 +101,7 @@ fn every_run_of_the_page_trains() {
         let report = trainer.fit(&*sources.train, sources.test.as_deref(), &mut |_| true);
         let last = report.unwrap_or_else(|e| panic!("{text}: {e}")).history.pop().unwrap();
         assert!(last.train_loss.is_finite() && last.test_loss.is_some(), "{text}");
+        assert_eq!(last.grad_norm.is_some_and(|n| n > 0.0), config.train.clip_norm.is_some(), "{text}");
     }
     // What the page says of the folder.
     let table = page.split("| file | what it is |").nth(1).unwrap();

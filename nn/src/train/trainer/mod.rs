@@ -60,6 +60,7 @@ pub struct Trainer<'a> {
     written_items: Option<Value>,
     epoch: u64,
     within: Option<Within>,
+    norm: LastNorm,
     best: Option<(f64, u64)>,
     waited: u64,
     history: Vec<EpochStats>,
@@ -74,6 +75,29 @@ pub struct Trainer<'a> {
     steps: Option<Steps>,
     /// Whether the last batch's loss and output are a graph's.
     replayed: bool,
+}
+
+/// Norm of the gradients of the last step, before they were clipped.
+#[derive(Debug, Default)]
+enum LastNorm {
+    /// No step of this epoch has measured one.
+    #[default]
+    None,
+    /// A scalar that was not read yet.
+    Device(Tensor),
+    /// Of a run that was stopped within the epoch.
+    Host(f64),
+}
+
+impl LastNorm {
+    /// Waits for the device.
+    fn read(&self) -> Result<Option<f64>> {
+        Ok(match self {
+            LastNorm::None => None,
+            LastNorm::Device(t) => Some(t.item::<f32>()?.into()),
+            LastNorm::Host(x) => Some(*x),
+        })
+    }
 }
 
 /// A place within an epoch.
@@ -141,6 +165,7 @@ impl<'a> Trainer<'a> {
             written_items: None,
             epoch: 0,
             within: None,
+            norm: LastNorm::None,
             best: None,
             waited: 0,
             history: vec![],
@@ -327,6 +352,7 @@ impl<'a> Trainer<'a> {
         self.check_anomalies()?;
         self.check_loss(totals.read()?.loss)?;
         self.within = Some(Within { batches, sums: totals.sums()? });
+        self.norm = self.norm.read()?.map_or(LastNorm::None, LastNorm::Host);
         self.write_within()
     }
 
@@ -373,6 +399,7 @@ impl<'a> Trainer<'a> {
             };
             drop(bar);
             self.epoch += 1;
+            let norm = std::mem::take(&mut self.norm).read()?;
             let stats = EpochStats {
                 epoch: self.epoch,
                 step: self.optimizer.steps(),
@@ -382,6 +409,7 @@ impl<'a> Trainer<'a> {
                 test_loss: tested.map(|t| t.loss),
                 test_accuracy: tested.and_then(|t| t.accuracy),
                 metrics,
+                grad_norm: norm,
                 seconds: start.elapsed().as_secs_f64(),
             };
             let improved = self.observe(stats.test_loss.unwrap_or(stats.train_loss));

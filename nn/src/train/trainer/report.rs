@@ -28,6 +28,9 @@ pub struct EpochStats {
     /// The trainer's metrics on the test data after the epoch, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
+    /// Euclidean norm of the gradients of the epoch's last step before clipping, where they are clipped by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grad_norm: Option<f64>,
     /// Duration.
     pub seconds: f64,
 }
@@ -106,7 +109,7 @@ fn metric_names<'a>(history: impl Iterator<Item = &'a EpochStats>) -> BTreeSet<&
     history.flat_map(|s| s.metrics.keys()).collect()
 }
 
-/// Loss, accuracy, metrics and learning rate over epochs as SVG.
+/// Loss, accuracy, metrics, gradient norm and learning rate over epochs as SVG.
 pub fn curves(history: &[EpochStats]) -> String {
     svg(&charts(history))
 }
@@ -127,6 +130,7 @@ pub fn charts(history: &[EpochStats]) -> Vec<Chart> {
     for name in metric_names(history.iter()) {
         charts.push(chart(name, vec![line("test", Box::new(|s| s.metrics.get(name).copied()))]));
     }
+    charts.push(chart("gradient norm", vec![line("last step", Box::new(|s| s.grad_norm))]));
     charts.push(chart("learning rate", vec![line("rate", Box::new(|s| Some(s.lr)))]));
     charts.into_iter().flatten().collect()
 }
@@ -147,6 +151,7 @@ pub fn overlay_charts(runs: &[(String, Vec<EpochStats>)]) -> Vec<Chart> {
     for name in metric_names(runs.iter().flat_map(|(_, h)| h)) {
         values.push((name.clone(), Box::new(move |s| s.metrics.get(name).copied())));
     }
+    values.push(("gradient norm".into(), Box::new(|s| s.grad_norm)));
     values.push(("learning rate".into(), Box::new(|s| Some(s.lr))));
     let charts = values
         .iter()

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::{Clip, StepEnd, Trainer};
+use super::{Clip, LastNorm, StepEnd, Trainer};
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::hooks;
 use crate::core::span::span;
@@ -104,7 +104,7 @@ impl Trainer<'_> {
     pub(super) fn end_step(&mut self, loss: &Tensor, output: &Tensor) -> Result<()> {
         span!("optimizer");
         match self.options.clip {
-            Some(Clip::Norm(n)) => drop(self.optimizer.clip_grad_norm(n, 2.0)?),
+            Some(Clip::Norm(n)) => self.norm = LastNorm::Device(self.optimizer.clip_grad_norm(n, 2.0)?),
             Some(Clip::Value(c)) => self.optimizer.clip_grad_value(c)?,
             None => {}
         }

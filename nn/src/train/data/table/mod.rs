@@ -161,6 +161,8 @@ pub struct TableSchema {
     pub columns: Vec<TableColumn>,
     /// Names of the classes, by id; none where the file has ids.
     pub classes: Option<Vec<String>>,
+    /// Whether the first line names the columns, as [`TableOptions::header`].
+    pub header: Option<bool>,
     /// Between cells.
     pub separator: char,
     /// Factor of numbers.
@@ -229,7 +231,7 @@ impl TableSchema {
     ) -> Result<Table> {
         let path = path.as_ref();
         let named = self.columns.iter().all(|c| c.name.is_some());
-        let mut file = Reader::open(path, self.separator, None)?;
+        let mut file = Reader::open(path, self.separator, self.header)?;
         let width = file.names.as_ref().or(file.first.as_ref()).map_or(0, Vec::len);
         let Some(first) = file.first.take() else { return Err(empty(path)) };
         let order = self.order(if named { file.names.as_deref() } else { None }, width, targets);

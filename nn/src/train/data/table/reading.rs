@@ -420,7 +420,13 @@ impl Rows {
         }
         let names = names.map_or_else(|| vec![None; roles.len()], |n| n.into_iter().map(Some).collect());
         let columns = names.into_iter().zip(roles).map(|(name, role)| TableColumn { name, role }).collect();
-        let schema = TableSchema { columns, classes, separator: options.separator, scale: options.scale };
+        let schema = TableSchema {
+            columns,
+            classes,
+            header: options.header,
+            separator: options.separator,
+            scale: options.scale,
+        };
         self.finish(&expand, place.as_deref(), schema)
     }
 
