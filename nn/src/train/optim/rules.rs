@@ -8,12 +8,12 @@ use crate::module::Layer;
 
 /// Adds a constructor of all parameters of a model per rule.
 macro_rules! constructors {
-    ($($(#[$doc:meta])* $name:ident($($arg:ident),*);)*) => {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident),*) => $rule:expr;)*) => {
         impl Optimizer {$(
             $(#[$doc])*
             #[doc = "\n\nErrors: as [`Optimizer::new`]."]
             pub fn $name(model: &dyn Layer, lr: f64 $(, $arg: f64)*) -> Result<Self> {
-                Optimizer::new(model, OptimRule::$name($($arg),*), lr)
+                Optimizer::new(model, $rule, lr)
             }
         )*}
     };
@@ -21,61 +21,61 @@ macro_rules! constructors {
 
 constructors! {
     /// Gradient descent, `torch.optim.SGD`.
-    sgd();
+    sgd() => OptimRule::sgd();
     /// Gradient descent with momentum, `torch.optim.SGD(momentum=mu)`.
-    momentum(mu);
+    momentum(mu) => OptimRule::momentum(mu);
     /// Nesterov's accelerated descent, `torch.optim.SGD(momentum=mu, nesterov=True)`.
-    nesterov(mu);
+    nesterov(mu) => OptimRule::nesterov(mu);
     /// Adam (Kingma and Ba, 2015), `torch.optim.Adam`.
-    adam();
+    adam() => OptimRule::adam();
     /// AdamW (Loshchilov and Hutter, 2019), `torch.optim.AdamW` (whose decay is 0.01).
-    adamw(wd);
+    adamw(wd) => OptimRule::adamw(wd);
     /// Adam whose second moment never falls (Reddi et al., 2018), `torch.optim.Adam(amsgrad=True)`.
-    amsgrad();
+    amsgrad() => OptimRule::amsgrad();
     /// Running mean of squares, `torch.optim.RMSprop`.
-    rmsprop();
+    rmsprop() => OptimRule::rmsprop();
     /// Adagrad (Duchi et al., 2011), `torch.optim.Adagrad`.
-    adagrad();
+    adagrad() => OptimRule::adagrad();
     /// Adadelta (Zeiler, 2012), `torch.optim.Adadelta`.
-    adadelta();
+    adadelta() => OptimRule::adadelta();
     /// Adam with the infinity norm, `torch.optim.Adamax`.
-    adamax();
+    adamax() => OptimRule::adamax();
     /// Adam with Nesterov momentum (Dozat, 2016), `torch.optim.NAdam`.
-    nadam();
+    nadam() => OptimRule::nadam();
     /// Adam with a rectified rate (Liu et al., 2020), `torch.optim.RAdam`.
-    radam();
+    radam() => OptimRule::radam();
     /// Averaged descent, `torch.optim.ASGD`; the mean is the state `ax`.
-    asgd();
+    asgd() => OptimRule::asgd();
     /// Resilient backpropagation for full batches (Riedmiller and Braun, 1993), `torch.optim.Rprop`; `lr` is the first step.
-    rprop();
+    rprop() => OptimRule::rprop();
     /// Sign of a momentum (Chen et al., 2023) with decoupled weight decay.
-    lion(wd);
+    lion(wd) => OptimRule::lion(wd);
     /// Follow the regularised leader (McMahan et al., 2013) with penalties; starts from the given weights.
-    ftrl(l1, l2);
+    ftrl(l1, l2) => OptimRule::ftrl(l1, l2);
     /// Layer-wise rates for large batches (You et al., 2017). See [`Group::layer_wise`] for biases and normalisations.
-    lars(mu, wd);
+    lars(mu, wd) => OptimRule::lars(mu, wd);
     /// Layer-wise Adam for large batches (You et al., 2020). See [`Group::layer_wise`] for biases and normalisations.
-    lamb(wd);
+    lamb(wd) => OptimRule::lamb(wd);
     /// Adaptive Nesterov momentum (Xie et al., 2022) with proximal weight decay.
-    adan(wd);
+    adan(wd) => OptimRule::adan(wd);
     /// Clipped second-order steps (Liu et al., 2023); see [`Optimizer::renew_curvature`].
-    sophia(wd);
+    sophia(wd) => OptimRule::sophia(wd);
     /// Descent on the learning rate too (Baydin et al., 2018): `rate` is the rate of the rate, `lr` where it starts.
-    hypergradient(rate);
+    hypergradient(rate) => OptimRule::hypergradient(rate);
     /// Descent without a schedule (Defazio et al., 2024); see [`Optimizer::swap_schedule_free`] for evaluation.
-    schedule_free_sgd();
+    schedule_free_sgd() => OptimRule::schedule_free_sgd();
     /// AdamW without a schedule (Defazio et al., 2024); see [`Optimizer::swap_schedule_free`] for evaluation.
-    schedule_free_adamw(wd);
+    schedule_free_adamw(wd) => OptimRule::schedule_free_adamw(wd);
     /// Descent that finds its rate (Defazio and Mishchenko, 2023); `lr` is a factor, usually 1. Each device and dtype finds its own.
-    dadapt_sgd(mu);
+    dadapt_sgd(mu) => OptimRule::dadapt_sgd(mu);
     /// Adam that finds its rate (Defazio and Mishchenko, 2023); `lr` is a factor, usually 1. Each device and dtype finds its own.
-    dadapt_adam(wd);
+    dadapt_adam(wd) => OptimRule::dadapt_adam(wd);
     /// Adam that finds its rate (Mishchenko and Defazio, 2023); `lr` is a factor, usually 1. Each device and dtype finds its own.
-    prodigy(wd);
+    prodigy(wd) => OptimRule::prodigy(wd);
     /// Proximal gradient steps of an elastic net l1*|w| + l2/2*w^2 (soft thresholding for l2 = 0).
-    proximal(l1, l2);
+    proximal(l1, l2) => OptimRule::proximal(l1, l2);
     /// Projected descent: weights stay within [lo, hi].
-    projected(lo, hi);
+    projected(lo, hi) => OptimRule::projected(lo, hi);
 }
 
 /// The rule with another weight decay; rules without decay stay as they are.

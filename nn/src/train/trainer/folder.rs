@@ -46,12 +46,19 @@ impl RunFolder {
         }
         durable::create_folder(path)?;
         let lock = lock(path)?;
-        remove_temporary(path);
+        remove_temporary(path, &files);
         Ok(RunFolder { path: path.into(), lock: Some(lock), ours: false, lines: 0, len: 0, files })
     }
 
+    /// Writes the further files, as far as they are not there already.
     fn write_files(&self) -> Result<()> {
-        self.files.iter().try_for_each(|(name, text)| write_atomic(&self.at(name), text.as_bytes()))
+        self.files.iter().try_for_each(|(name, text)| {
+            let path = self.at(name);
+            match std::fs::read(&path) {
+                Ok(found) if found == text.as_bytes() => Ok(()),
+                _ => write_atomic(&path, text.as_bytes()),
+            }
+        })
     }
 
     /// A file of the run.
@@ -79,8 +86,8 @@ impl RunFolder {
                 self.move_aside()?;
                 drop(old);
             } else {
-                self.ours = true;
                 self.write_files()?;
+                self.ours = true;
             }
         }
         Ok(())
@@ -223,10 +230,11 @@ fn is_at(_file: &File, _path: &Path) -> io::Result<bool> {
 }
 
 /// Removes the temporary files of a process that was killed while it wrote; only the holder of the lock writes.
-fn remove_temporary(folder: &Path) {
+fn remove_temporary(folder: &Path, files: &BTreeMap<String, String>) {
     let ours = |name: &str| {
         [CHECKPOINT, BEST, METRICS, CURVES]
-            .iter()
+            .into_iter()
+            .chain(files.keys().map(String::as_str))
             .any(|f| name.strip_prefix(f).is_some_and(|rest| rest.starts_with(TEMPORARY)))
     };
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
