@@ -7,6 +7,7 @@ mod error;
 mod messages;
 mod network;
 mod run;
+mod saved;
 mod signals;
 
 use std::io::Write;
@@ -14,7 +15,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, compare, devices, explain, plot, profile, status, summary, train};
+use crate::commands::{
+    bench, compare, data, devices, eval, explain, export, generate, init, plot, predict, profile, report, schema,
+    status, summary, train,
+};
 use crate::error::{CliError, Result};
 
 /// GPU kernels for deep learning: look at devices, train, measure.
@@ -30,6 +34,9 @@ Examples:
   trefoil devices                                  what is found on this machine, and why the rest is not
   trefoil train examples/digits.json               train the digits example on the best device
   trefoil train examples/digits.json --resume      continue it after an interruption
+  trefoil init csv data.csv                        write a run to start from, fitted to the data
+  trefoil eval runs/digits                         measure what was learned on the test data
+  trefoil predict runs/digits new.csv              classes or values of new rows
   trefoil summary examples/digits.json             layers, shapes, parameters, arithmetic
   trefoil compare examples/digits.json --backend opencl   every layer on two devices, forward and backward
   trefoil plot runs/digits                         curves of a run as SVG
@@ -53,6 +60,22 @@ enum Command {
     Devices,
     /// Train a model described by a JSON file: a training run, a network or a network of Loom
     Train(train::Args),
+    /// Write a training run to start from, fitted to data that is there
+    Init(init::Args),
+    /// Show what a run's data holds: items, shapes, classes, the first items as a picture
+    Data(data::Args),
+    /// Measure the network of a run folder on test data
+    Eval(eval::Args),
+    /// Classes or values that the network of a run folder gives for new data
+    Predict(predict::Args),
+    /// Continue a text by the language model of a run folder
+    Generate(generate::Args),
+    /// Write what a run has learned as safetensors with PyTorch's names
+    Export(export::Args),
+    /// Write a run folder's results, curves, network and settings as one HTML file
+    Report(report::Args),
+    /// Print a JSON Schema of training runs
+    Schema(schema::Args),
     /// Show the layers of a network: shapes, parameters, memory, arithmetic
     Summary(summary::Args),
     /// Compare every layer of a network on two devices, forward and backward
@@ -73,6 +96,14 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
     match &cli.command {
         Command::Devices => devices::run(out),
         Command::Train(a) => train::run(a, out),
+        Command::Init(a) => init::run(a, out),
+        Command::Data(a) => data::run(a, out),
+        Command::Eval(a) => eval::run(a, out),
+        Command::Predict(a) => predict::run(a, out),
+        Command::Generate(a) => generate::run(a, out),
+        Command::Export(a) => export::run(a, out),
+        Command::Report(a) => report::run(a, out),
+        Command::Schema(a) => schema::run(a, out),
         Command::Summary(a) => summary::run(a, out),
         Command::Compare(a) => compare::run(a, out),
         Command::Plot(a) => plot::run(a, out),

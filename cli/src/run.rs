@@ -28,6 +28,58 @@ pub(crate) struct RunArgs {
     /// Loss, instead of the configuration's: a name, or JSON as under `loss`
     #[arg(long, value_name = "NAME|JSON")]
     loss: Option<String>,
+    /// Any value of the run, by its place: optimizer.lr=0.01, model.layers.0.out_features=64, data.label=species. The value is JSON, or a text;
+    /// may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+/// Sets a value by its place, of which absent objects are made.
+fn set(keys: &mut Map<String, Value>, text: &str) -> Result<()> {
+    let wrong = |what: String| Err(CliError::Input(format!("--set {text}: {what}")));
+    let Some((place, value)) = text.split_once('=') else {
+        return wrong("expected KEY=VALUE, as in optimizer.lr=0.01".into());
+    };
+    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into()));
+    // `layers[0]` is `layers.0`.
+    let place = place.replace('[', ".").replace(']', "");
+    let parts: Vec<&str> = place.split('.').collect();
+    let (Some((last, path)), false) = (parts.split_last(), parts.iter().any(|p| p.is_empty())) else {
+        return wrong("expected names between dots, as in optimizer.lr=0.01".into());
+    };
+    let mut root = Value::Object(std::mem::take(keys));
+    let done = put(&mut root, path, last, value);
+    if let Value::Object(all) = root {
+        *keys = all;
+    }
+    done.or_else(wrong)
+}
+
+/// Puts a value under `last` of what stands at `path`. Errors: what is there and has no such place.
+fn put(at: &mut Value, path: &[&str], last: &str, value: Value) -> std::result::Result<(), String> {
+    let next = path.first().copied().unwrap_or(last);
+    if let Value::String(name) = at
+        && next != "type"
+    {
+        // A section that is given by its name alone, as "adam".
+        *at = json!({ "type": name.clone() });
+    }
+    let below = match at {
+        Value::Object(keys) => keys.entry(next.to_string()).or_insert_with(|| json!({})),
+        Value::Array(list) => {
+            let n = list.len();
+            let place = next.parse::<usize>().ok().and_then(|i| list.get_mut(i));
+            place.ok_or_else(|| format!("expected a position below {n}, got `{next}`"))?
+        }
+        other => return Err(format!("expected an object or a list above `{next}`, got {other}")),
+    };
+    match path.split_first() {
+        Some((_, rest)) => put(below, rest, last, value),
+        None => {
+            *below = value;
+            Ok(())
+        }
+    }
 }
 
 /// A run whose data was read.
@@ -76,7 +128,7 @@ fn json_or(option: &str, text: &str, plain: impl FnOnce() -> Result<Value>) -> R
 }
 
 /// `data` of a file, by its name.
-fn data_of(file: &str) -> Result<Value> {
+pub(crate) fn data_of(file: &str) -> Result<Value> {
     let path = Path::new(file);
     let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
     Ok(match extension.as_str() {
@@ -141,6 +193,7 @@ impl RunArgs {
         if let Some(text) = &self.data {
             keys.insert("data".into(), json_or("--data", text, || data_of(text))?);
         }
+        self.set.iter().try_for_each(|text| set(&mut keys, text))?;
         let Some(data) = keys.get_mut("data") else { return Err(self.no_data(content)) };
         if let (Some(target), Value::Object(data)) = (&self.target, data) {
             data.insert("target".into(), target.as_str().into());

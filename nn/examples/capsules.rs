@@ -14,7 +14,7 @@ use trefoil::ops::activation::Activation;
 use trefoil_nn::data::{CsvOptions, Dataset, Order, ResidentSource, Source, read_csv};
 use trefoil_nn::layers::{Convolutional, DigitCapsule, Flatten, PrimaryCapsule, Reconstruction};
 use trefoil_nn::metrics::count_correct;
-use trefoil_nn::{InitContext, Layer, LayerExt, MseLoss, Optimizer, Result, Tensor, Visitor, autograd};
+use trefoil_nn::{InitContext, Layer, LayerExt, MseLoss, Optimizer, Result, Tensor, autograd};
 
 /// Digits, and numbers of a digit's capsule.
 const CLASSES: usize = 10;
@@ -22,7 +22,7 @@ const DIM: usize = 16;
 /// Weight of the mean squared error of the images beside the margins, the paper's 0.0005 for each of 784 pixels.
 const RECONSTRUCTION: f64 = 0.392;
 
-#[derive(Debug)]
+#[derive(Debug, Layer)]
 struct CapsuleNetwork {
     conv: Convolutional,
     primary: PrimaryCapsule,
@@ -51,19 +51,10 @@ impl CapsuleNetwork {
     fn images(&self, capsules: &Tensor, digits: &Tensor) -> Result<Tensor> {
         self.decoder.forward(&capsules.mul(&digits.unsqueeze(2)?)?)
     }
-}
 
-impl Layer for CapsuleNetwork {
     /// The lengths of the capsules, `[B, 10]`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.capsules(x)?.norm_axes(2.0, &[-1], false)
-    }
-
-    fn visit(&self, v: &mut Visitor<'_>) {
-        v.child("conv", &self.conv);
-        v.child("primary", &self.primary);
-        v.child("digits", &self.digits);
-        v.child("decoder", &self.decoder);
     }
 }
 

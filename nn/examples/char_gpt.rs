@@ -17,12 +17,10 @@ use trefoil_nn::layers::{
 };
 use trefoil_nn::optim::Schedule;
 use trefoil_nn::trainer::{Clip, Objective, TrainOptions};
-use trefoil_nn::{
-    CrossEntropyLoss, Init, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, Trainer, Visitor,
-};
+use trefoil_nn::{CrossEntropyLoss, Init, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, Trainer};
 
 /// Token and position, blocks of causal attention and a feed-forward network, a distribution of the next character at each place.
-#[derive(Debug)]
+#[derive(Debug, Layer)]
 struct Gpt {
     tokens: Embedding,
     positions: PositionalEncoding,
@@ -46,28 +44,13 @@ impl Gpt {
             head: Dense::new(cx, width, vocabulary)?,
         })
     }
-}
 
-impl Layer for Gpt {
     /// Ids `[B, T]` to logits `[B, V, T]`: classes on axis 1, where the cross entropy looks for them.
     fn forward(&self, ids: &Tensor) -> Result<Tensor> {
         let causal = AttentionMasks::new().causal();
         let x = self.positions.forward(&self.tokens.forward(ids)?)?;
         let x = self.blocks.iter().try_fold(x, |x, block| block.encode(&x, &causal))?;
         self.head.forward(&self.norm.forward(&x)?)?.transpose(1, 2)
-    }
-
-    /// What is shown here is trained, saved, loaded and counted.
-    fn visit(&self, v: &mut Visitor<'_>) {
-        v.child("tokens", &self.tokens);
-        v.child("positions", &self.positions);
-        self.blocks.iter().enumerate().for_each(|(i, b)| v.child(&format!("blocks.{i}"), b));
-        v.child("norm", &self.norm);
-        v.child("head", &self.head);
-    }
-
-    fn set_training(&self, on: bool) {
-        self.blocks.iter().for_each(|b| b.set_training(on));
     }
 }
 

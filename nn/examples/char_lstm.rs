@@ -12,30 +12,21 @@ use trefoil_nn::data::text::Encoding;
 use trefoil_nn::layers::{Dense, Embedding, Lstm};
 use trefoil_nn::optim::Schedule;
 use trefoil_nn::trainer::{Clip, Objective, TrainOptions};
-use trefoil_nn::{
-    CrossEntropyLoss, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, Trainer, Visitor,
-};
+use trefoil_nn::{CrossEntropyLoss, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, Trainer};
 
 /// A vector per character, what has been read so far, a distribution of the next character.
-#[derive(Debug)]
+#[derive(Debug, Layer)]
 struct CharLstm {
     embedding: Embedding,
     lstm: Lstm,
     head: Dense,
 }
 
-impl Layer for CharLstm {
+impl CharLstm {
     /// Ids `[B, T]` to logits `[B, V, T]`: classes on axis 1, where the cross entropy looks for them.
     fn forward(&self, ids: &Tensor) -> Result<Tensor> {
         let read = self.lstm.forward(&self.embedding.forward(ids)?)?;
         self.head.forward(&read)?.transpose(1, 2)
-    }
-
-    /// What is shown here is trained, saved, loaded and counted.
-    fn visit(&self, v: &mut Visitor<'_>) {
-        v.child("embedding", &self.embedding);
-        v.child("lstm", &self.lstm);
-        v.child("head", &self.head);
     }
 }
 

@@ -12,7 +12,7 @@ use common::{Outcome, Steady, device, learned};
 use trefoil::DType;
 use trefoil_nn::layers::{ConditionalRandomField, Embedding, TagScheme};
 use trefoil_nn::{
-    CrossEntropyLoss, Device, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, Visitor, autograd,
+    CrossEntropyLoss, Device, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, autograd,
 };
 
 const TAGS: [&str; 5] = ["O", "B-x", "I-x", "B-y", "I-y"];
@@ -82,7 +82,7 @@ impl Sentences {
 }
 
 /// Scores of tags for each word, and with a field those of transitions.
-#[derive(Debug)]
+#[derive(Debug, Layer)]
 struct Tagger {
     scores: Embedding,
     field: Option<ConditionalRandomField>,
@@ -108,18 +108,9 @@ impl Tagger {
             None => emissions.argmax(-1),
         }
     }
-}
 
-impl Layer for Tagger {
     fn forward(&self, words: &Tensor) -> Result<Tensor> {
         self.scores.forward(words)
-    }
-
-    fn visit(&self, v: &mut Visitor<'_>) {
-        v.child("scores", &self.scores);
-        if let Some(field) = &self.field {
-            v.child("field", field);
-        }
     }
 }
 

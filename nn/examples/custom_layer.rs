@@ -3,8 +3,8 @@
 //!     TREFOIL_BACKEND=cpu cargo run --release -p trefoil-nn --example custom_layer
 //!
 //! Radial basis functions: each unit has a place in the input space and answers to what is near it. They tell two interleaved spirals
-//! apart, which no straight line does. From tensor operations a layer gets its gradients, its backends and its dtypes; from `visit` it
-//! gets optimizers, files, device moves and summaries.
+//! apart, which no straight line does. From tensor operations a layer gets its gradients, its backends and its dtypes; from its fields,
+//! which `derive(Layer)` shows, it gets optimizers, files, device moves and summaries.
 
 mod common;
 
@@ -16,11 +16,10 @@ use trefoil_nn::layers::{Dense, Sequential};
 use trefoil_nn::trainer::{EpochStats, Objective};
 use trefoil_nn::{
     CrossEntropyLoss, Device, Init, InitContext, Layer, LayerExt, Optimizer, Param, Result, Tensor, Trainer,
-    Visitor,
 };
 
 /// y_j = exp(-g_j |x - c_j|^2), `[B, in] -> [B, units]`.
-#[derive(Debug)]
+#[derive(Debug, Layer)]
 struct RadialBasis {
     centres: Param,
     /// Logarithms of g, so that g stays above 0.
@@ -36,9 +35,7 @@ impl RadialBasis {
             log_sharpness: Param::new(Tensor::full(cx.device(), cx.param_dtype(), &[units], 1.0)?),
         })
     }
-}
 
-impl Layer for RadialBasis {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (c, g) = (self.centres.get(), self.log_sharpness.get().exp()?);
         let (&[b, d], true) = (x.shape(), x.rank() == 2 && x.shape()[1] == c.shape()[1]) else {
@@ -46,13 +43,8 @@ impl Layer for RadialBasis {
             return Err(GpuError::invalid("RadialBasis", "x", expected, format!("{:?}", x.shape())).into());
         };
         // [B, 1, in] - [units, in], squared and summed over the last axis.
-        let apart = x.reshape(&[b, 1, d])?.sub(&c)?;
-        apart.square()?.sum_axes(&[-1], false)?.mul(&g)?.neg()?.exp()
-    }
-
-    fn visit(&self, v: &mut Visitor<'_>) {
-        v.param("centres", &self.centres);
-        v.param("log_sharpness", &self.log_sharpness);
+        let apart = (x.reshape(&[b, 1, d])? - c)?;
+        (-apart.square()?.sum_axes(&[-1], false)? * g)?.exp()
     }
 }
 

@@ -14,13 +14,13 @@ use trefoil::ops::activation::Activation;
 use trefoil::ops::random::Rng;
 use trefoil_nn::data::{CsvOptions, Order, ResidentSource, Source, read_csv};
 use trefoil_nn::layers::{Convolutional, MaxPooling, Upsampling};
-use trefoil_nn::{InitContext, Layer, LayerExt, MseLoss, Optimizer, Result, Tensor, Visitor, autograd};
+use trefoil_nn::{InitContext, Layer, LayerExt, MseLoss, Optimizer, Result, Tensor, autograd};
 
 /// Standard deviation of the noise; pixels are from 0 to 1.
 const NOISE: f64 = 0.3;
 
 /// 8 by 8, 4 by 4, 2 by 2 and back; what goes down at a size is laid beside what comes up to it.
-#[derive(Debug)]
+#[derive(Debug, Layer)]
 struct UNet {
     down: Vec<Convolutional>,
     up: Vec<Convolutional>,
@@ -42,9 +42,7 @@ impl UNet {
             head: Convolutional::new(cx, 16, 1, 1)?,
         })
     }
-}
 
-impl Layer for UNet {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let full = self.down[0].forward(x)?;
         let half = self.down[1].forward(&self.pool.forward(&full)?)?;
@@ -53,12 +51,6 @@ impl Layer for UNet {
         let half = self.up[0].forward(&half)?;
         let full = Tensor::concat(1, &[&full, &self.double.forward(&half)?])?;
         self.head.forward(&self.up[1].forward(&full)?)
-    }
-
-    fn visit(&self, v: &mut Visitor<'_>) {
-        self.down.iter().enumerate().for_each(|(i, c)| v.child(&format!("down.{i}"), c));
-        self.up.iter().enumerate().for_each(|(i, c)| v.child(&format!("up.{i}"), c));
-        v.child("head", &self.head);
     }
 }
 

@@ -13,26 +13,22 @@ use trefoil::ops::activation::Activation;
 use trefoil_nn::autograd;
 use trefoil_nn::layers::GraphConvolutional;
 use trefoil_nn::metrics::count_correct;
-use trefoil_nn::{CrossEntropyLoss, Graph, InitContext, Layer, Optimizer, Result, Tensor, Visitor};
+use trefoil_nn::{CrossEntropyLoss, Graph, InitContext, Layer, Optimizer, Result, Tensor};
 
 /// Two graph convolutions.
-#[derive(Debug)]
+#[derive(Debug, Layer)]
 struct Gcn {
+    #[layer(skip)]
     graph: Graph,
     first: GraphConvolutional,
     second: GraphConvolutional,
 }
 
-impl Layer for Gcn {
+impl Gcn {
     /// Features `[nodes, F]` to logits `[nodes, 2]`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let x = self.first.forward_on(&self.graph, x, None)?;
         self.second.forward_on(&self.graph, &x, None)
-    }
-
-    fn visit(&self, v: &mut Visitor<'_>) {
-        v.child("first", &self.first);
-        v.child("second", &self.second);
     }
 }
 

@@ -14,14 +14,15 @@ use trefoil::ops::activation::Activation;
 use trefoil_nn::autograd;
 use trefoil_nn::layers::{GraphIsomorphism, Readout, ReadoutMode};
 use trefoil_nn::metrics::count_correct;
-use trefoil_nn::{CrossEntropyLoss, Device, Graph, InitContext, Layer, Optimizer, Result, Tensor, Visitor};
+use trefoil_nn::{CrossEntropyLoss, Device, Graph, InitContext, Layer, Optimizer, Result, Tensor};
 
 /// Ways to grow.
 const KINDS: usize = 3;
 
 /// Three rounds of messages, then one vector per graph.
-#[derive(Debug)]
+#[derive(Debug, Layer)]
 struct Classifier {
+    #[layer(skip)]
     graph: Graph,
     rounds: [GraphIsomorphism; 3],
     readout: Readout,
@@ -36,9 +37,7 @@ impl Classifier {
         let readout = Readout::new(cx, width, KINDS)?.mode(ReadoutMode::Mean)?;
         Ok(Classifier { graph, rounds, readout })
     }
-}
 
-impl Layer for Classifier {
     /// Features `[nodes, 1]` to logits `[graphs, KINDS]`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let mut x = x.clone();
@@ -46,13 +45,6 @@ impl Layer for Classifier {
             x = round.forward_on(&self.graph, &x)?;
         }
         self.readout.forward_on(&x, self.graph.batch()?)
-    }
-
-    fn visit(&self, v: &mut Visitor<'_>) {
-        for (i, round) in self.rounds.iter().enumerate() {
-            v.child(&format!("rounds.{i}"), round);
-        }
-        v.child("readout", &self.readout);
     }
 }
 

@@ -13,12 +13,10 @@ use trefoil_nn::layers::{
     BatchNormalization, Bidirectional, Convolutional, Dense, Gru, LayerNormalization, MultiHeadAttention,
 };
 use trefoil_nn::state_file::{LoadOptions, NameMap};
-use trefoil_nn::{
-    CrossEntropyLoss, InitContext, Layer, LayerExt, Optimizer, Result, StateFile, Tensor, Visitor,
-};
+use trefoil_nn::{CrossEntropyLoss, InitContext, Layer, LayerExt, Optimizer, Result, StateFile, Tensor};
 
 /// Convolution, the rows of the image as a sequence for a bidirectional GRU, attention among them, a mean, a decision.
-#[derive(Debug)]
+#[derive(Debug, Layer)]
 struct Net {
     conv: Convolutional,
     norm: BatchNormalization,
@@ -39,29 +37,12 @@ impl Net {
             head: Dense::new(cx, 24, 10)?,
         })
     }
-}
 
-impl Layer for Net {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let x = self.norm.forward(&self.conv.forward(x)?)?.relu()?;
         let x = self.gru.forward(&x.transpose(1, 2)?.flatten(2, 3)?)?;
         let x = self.scale.forward(&self.attention.forward(&x)?.add(&x)?)?;
         self.head.forward(&x.mean_axes(&[1], false)?)
-    }
-
-    /// The names of PyTorch's module; those below them are PyTorch's already.
-    fn visit(&self, v: &mut Visitor<'_>) {
-        v.child("conv", &self.conv);
-        v.child("norm", &self.norm);
-        v.child("gru", &self.gru);
-        v.child("attention", &self.attention);
-        v.child("scale", &self.scale);
-        v.child("head", &self.head);
-    }
-
-    fn set_training(&self, on: bool) {
-        self.norm.set_training(on);
-        self.attention.set_training(on);
     }
 }
 

@@ -117,7 +117,7 @@ fn main() -> Outcome {
 
     if let Some(file) = std::env::args_os().nth(1) {
         let (title, x) = ("log10 of the loss".into(), "evaluations".into());
-        std::fs::write(&file, svg(&[Chart { title, x, series: vec![adamw, lbfgs, marquardt] }]))?;
+        std::fs::write(&file, svg(&[Chart { title, x, series: vec![adamw, lbfgs, marquardt], log: false }]))?;
     }
     let figure =
         format!("L-BFGS at 1e{:.2}, Levenberg-Marquardt at 1e{:.2}, both below AdamW", ends[1], ends[2]);

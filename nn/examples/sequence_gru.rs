@@ -12,7 +12,7 @@ use trefoil::ops::random::Rng;
 use trefoil_nn::layers::{Bidirectional, Dense, Embedding, Gru};
 use trefoil_nn::metrics::Totals;
 use trefoil_nn::{
-    CrossEntropyLoss, Device, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, Visitor, autograd,
+    CrossEntropyLoss, Device, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, autograd,
     sequence_lengths,
 };
 
@@ -88,7 +88,7 @@ fn matches(text: &[i32]) -> bool {
 }
 
 /// Reads a sequence in both directions; the two final states decide.
-#[derive(Debug)]
+#[derive(Debug, Layer)]
 struct Matcher {
     embedding: Embedding,
     gru: Bidirectional,
@@ -103,20 +103,12 @@ impl Matcher {
         let both: Vec<&Tensor> = states.iter().map(|s| &s.h).collect();
         self.head.forward(&Tensor::concat(1, &both)?)
     }
-}
 
-impl Layer for Matcher {
     /// Sequences that all have the full length.
     fn forward(&self, ids: &Tensor) -> Result<Tensor> {
         let n = ids.shape()[0];
         let (lengths, classes) = (sequence_lengths(ids.device(), &vec![LONGEST; n], LONGEST)?, ids.detach());
         self.logits(&Brackets { ids: ids.clone(), lengths, classes })
-    }
-
-    fn visit(&self, v: &mut Visitor<'_>) {
-        v.child("embedding", &self.embedding);
-        v.child("gru", &self.gru);
-        v.child("head", &self.head);
     }
 }
 

@@ -14,14 +14,12 @@ use trefoil_nn::autograd::no_grad;
 use trefoil_nn::data::{CsvOptions, ResidentSource, Source, read_csv};
 use trefoil_nn::layers::{Neuron, SpikeReset, Spiking};
 use trefoil_nn::trainer::Objective;
-use trefoil_nn::{
-    CrossEntropyLoss, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, Trainer, Visitor,
-};
+use trefoil_nn::{CrossEntropyLoss, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, Trainer};
 
 const STEPS: usize = 8;
 
 /// Two layers of neurons, of which the last one never resets.
-#[derive(Debug)]
+#[derive(Debug, Layer)]
 struct Classifier {
     hidden: Spiking,
     output: Spiking,
@@ -33,16 +31,9 @@ impl Classifier {
         let currents = x.unsqueeze(0)?.expand(&[STEPS, x.shape()[0], x.shape()[1]])?;
         self.hidden.forward(&currents)
     }
-}
 
-impl Layer for Classifier {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.output.run(&self.spikes(x)?, None)?.membrane.mean_axes(&[0], false)
-    }
-
-    fn visit(&self, v: &mut Visitor<'_>) {
-        v.child("hidden", &self.hidden);
-        v.child("output", &self.output);
     }
 }
 

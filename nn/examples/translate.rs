@@ -19,8 +19,7 @@ use trefoil_nn::layers::{
     TransformerEncoder,
 };
 use trefoil_nn::{
-    CrossEntropyLoss, Device, Init, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, Visitor,
-    autograd,
+    CrossEntropyLoss, Device, Init, InitContext, Layer, LayerExt, Optimizer, Result, Tensor, autograd,
 };
 
 /// Nothing: fills up short sentences. Words have ids from 3 on.
@@ -96,7 +95,7 @@ impl Words {
 }
 
 /// An encoder block over the source, a decoder block over what is translated so far.
-#[derive(Debug)]
+#[derive(Debug, Layer)]
 struct Translator {
     source: Embedding,
     target: Embedding,
@@ -104,6 +103,7 @@ struct Translator {
     encoder: TransformerEncoder,
     decoder: TransformerDecoder,
     head: Dense,
+    #[layer(skip)]
     pad: Tensor,
 }
 
@@ -140,8 +140,8 @@ impl Translator {
         self.head.forward(&x)?.transpose(1, 2)
     }
 
-    /// The likeliest word at every step, all sentences at once, `[B, LENGTH]`.
-    fn translate(&self, source: &Tensor) -> Result<Tensor> {
+    /// Translations: the likeliest word at every step, all sentences at once, `[B, LENGTH]`.
+    fn forward(&self, source: &Tensor) -> Result<Tensor> {
         let n = source.shape()[0];
         let memory = self.encode(source)?;
         let mut words = Tensor::full(source.device(), DType::I64, &[n, 1], BEGIN as f64)?;
@@ -150,22 +150,6 @@ impl Translator {
             words = Tensor::concat(1, &[&words, &next.reshape(&[n, 1])?])?;
         }
         words.narrow(1, 1, LENGTH)
-    }
-}
-
-impl Layer for Translator {
-    /// All translations at once; see [`translate`](Translator::translate).
-    fn forward(&self, source: &Tensor) -> Result<Tensor> {
-        self.translate(source)
-    }
-
-    fn visit(&self, v: &mut Visitor<'_>) {
-        v.child("source", &self.source);
-        v.child("target", &self.target);
-        v.child("positions", &self.positions);
-        v.child("encoder", &self.encoder);
-        v.child("decoder", &self.decoder);
-        v.child("head", &self.head);
     }
 }
 
@@ -219,7 +203,7 @@ fn main() -> Outcome {
     }
     steady.finish();
 
-    let answers = autograd::no_grad(|| model.translate(&sources.narrow(0, n, tests)?))?.to_vec::<i64>()?;
+    let answers = autograd::no_grad(|| model.forward(&sources.narrow(0, n, tests)?))?.to_vec::<i64>()?;
     let answers: Vec<String> = answers.chunks(LENGTH).map(|ids| to.decode(ids)).collect();
     for i in 0..3 {
         println!("{}\n    {}", english[n + i], answers[i]);

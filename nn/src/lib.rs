@@ -1,9 +1,9 @@
 //! Layers, autograd and training on any trefoil backend.
 //!
-//! A [`Tensor`] lives on a [`Device`] and records how it was made; [`Tensor::backward`] computes gradients there. A [`Layer`] is a function
-//! of tensors with parameters under PyTorch's names, an [`Optimizer`] updates them with one launch, a [`Trainer`] runs epochs, keeps a run
-//! folder and resumes exactly. Nothing leaves the device during a step. The crate names no backend: whatever implements
-//! [`IGpuBackend`](trefoil::IGpuBackend) serves.
+//! A [`Tensor`] lives on a [`Device`] and records how it was made; [`Tensor::backward`] computes gradients there. A
+//! [`Layer`](trait@Layer) is a function of tensors with parameters under PyTorch's names, an [`Optimizer`] updates them with one launch,
+//! a [`Trainer`] runs epochs, keeps a run folder and resumes exactly. Nothing leaves the device during a step. The crate names no
+//! backend: whatever implements [`IGpuBackend`](trefoil::IGpuBackend) serves.
 //!
 //! ```
 //! use trefoil::{Registry, Selector, ops::activation::Activation};
@@ -35,18 +35,18 @@
 //! |---|---|
 //! | [`Tensor`], [`Device`] | a shape on a device; operations with gradients are its methods |
 //! | [`autograd`] | gradients: [`no_grad`](autograd::no_grad), [`CustomOp`](autograd::CustomOp) for operations of your own, and derivatives of gradients by [`grad`](autograd::grad) |
-//! | [`layers`], [`Layer`], [`LayerExt`] | the layers; what a layer is; parameters, state dictionaries, freezing |
+//! | [`layers`], [`Layer`](trait@Layer), [`LayerExt`] | the layers; what a layer is; parameters, state dictionaries, freezing |
 //! | [`losses`], [`optim`], [`metrics`], [`data`] | losses, optimizers (of second order: [`ClosureOptimizer`](optim::ClosureOptimizer)) and schedules, metrics, data sets and loaders |
 //! | [`Trainer`], [`Model`] | the training loop; single steps, and parameters as vectors |
 //! | [`capture()`], [`CapturedStep`] | steps that are recorded on the device and replayed |
 //! | [`network`], [`config`] | networks and whole training runs described in JSON |
-//! | [`state_file`], [`state_map`], [`checkpoint`] | safetensors files, also PyTorch's; renaming of their entries; checkpoints |
+//! | [`state_file`], [`state_map`], [`checkpoint`] | files of safetensors, PyTorch and GGUF; renaming of their entries; checkpoints |
 //! | [`summary`](mod@summary), [`inspect`], [`compare`], [`plot`] | shapes and FLOPs; statistics of activations; comparison of two models; curves |
 //! | [`limits`] | the largest numbers that configurations and files may ask for |
 //!
-//! In the repository: `docs/MIGRATING.md` has the names of PyTorch, AiDotNet, Volta and Loom beside ours, `docs/OPERATIONS.md` every operation,
-//! `docs/LAYERS.md` what was checked of each layer, `docs/NETWORKS.md` the JSON format, `docs/FIRST_KERNEL.md` a kernel of your own with its
-//! gradient.
+//! In the repository: `docs/MIGRATING.md` has the names of PyTorch, AiDotNet, Volta and Loom beside ours, `docs/OPERATIONS.md` every
+//! operation, `docs/LAYERS.md` what was checked of each layer, `docs/NETWORKS.md` and `docs/RUNS.md` the JSON formats,
+//! `docs/FIRST_MODEL.md` a model of your own, `docs/FIRST_KERNEL.md` a kernel of your own with its gradient.
 //!
 //! | feature | default | what it adds |
 //! |---|---|---|
@@ -58,6 +58,9 @@
 //! | `tokenizers` | no | `tokenizer.json` files |
 //! | `tracing` | no | spans around epochs, steps, forward and backward passes, and checkpoints |
 #![forbid(unsafe_code)]
+
+// The derive macro names this crate, here too.
+extern crate self as trefoil_nn;
 
 mod core;
 mod functional;
@@ -75,9 +78,9 @@ pub use self::core::host_tensor::HostTensor;
 pub use self::core::tensor::{Device, MemoryFormat, Operand, Tensor};
 pub use self::core::{autograd, limits};
 pub use self::functional::{
-    BatchNormStats, ConvLstmParams, Graph, Groups, HeatOperator, LaplacianWeights, LinearCrossEntropyLoss,
-    Mesh, MoeRouting, QuantizedWeight, RnnParams, RnnState, RunningStats, ScaledDotProductAttention,
-    SemiSparse, TriangleMesh, sequence_lengths,
+    BatchNormStats, ConvLstmParams, EinsumPath, EinsumStep, Graph, Groups, HeatOperator, LaplacianWeights,
+    LinearCrossEntropyLoss, Mesh, MoeRouting, Position, QuantizedWeight, RnnParams, RnnState, RunningStats,
+    ScaledDotProductAttention, SemiSparse, TriangleMesh, sequence_lengths,
 };
 #[cfg(feature = "loom")]
 pub use self::interop::loom;
@@ -87,7 +90,8 @@ pub use self::io::state_file::StateFile;
 pub use self::io::state_map::StateMap;
 pub use self::io::{checkpoint, state_file, state_map};
 pub use self::module::{
-    Entry, Init, InitContext, Layer, LayerExt, LocalLearning, Param, StateDict, Visitor, auxiliary,
+    BufferField, Entry, Init, InitContext, Layer, LayerExt, LayerField, LocalLearning, Param, StateDict,
+    Visitor, auxiliary,
 };
 pub use self::report::{compare, inspect, plot, profile, summary};
 pub use self::train::capture::{CaptureStatus, CapturedStep, capture};
@@ -97,3 +101,4 @@ pub use self::train::optim::Optimizer;
 pub use self::train::trainer::Trainer;
 pub use self::train::{config, data, losses, metrics, model, optim, trainer};
 pub use trefoil::DType;
+pub use trefoil_nn_derive::Layer;

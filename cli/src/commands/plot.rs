@@ -3,7 +3,8 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use trefoil_nn::trainer::{curves, overlay, read_metrics};
+use trefoil_nn::plot::svg;
+use trefoil_nn::trainer::{charts, overlay_charts, read_metrics};
 
 use crate::error::{CliError, Result};
 
@@ -11,8 +12,9 @@ use crate::error::{CliError, Result};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  trefoil plot runs/digits                         loss, accuracy and metrics, into runs/digits/plot.svg
+  trefoil plot runs/digits                         loss, accuracy, metrics, gradient norm, learning rate, into runs/digits/plot.svg
   trefoil plot runs/a runs/b --out both.svg        a chart per quantity with one line per run
+  trefoil plot runs/digits --log                   losses on a logarithmic axis
 
 A run folder is what `trefoil train` writes; its metrics.jsonl has a line per epoch.")]
 pub(crate) struct Args {
@@ -22,6 +24,9 @@ pub(crate) struct Args {
     /// The SVG file [default: plot.svg in the run folder, for several runs in the current one]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Losses and gradient norms on logarithmic axes
+    #[arg(long)]
+    log: bool,
 }
 
 /// The last part of a path, as it stands in a legend.
@@ -44,15 +49,19 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
         }
         all.push((folder.to_path_buf(), history));
     }
-    let (svg, default) = match all.as_slice() {
-        [(folder, history)] => (curves(history), folder.join("plot.svg")),
+    let (mut drawn, default) = match all.as_slice() {
+        [(folder, history)] => (charts(history), folder.join("plot.svg")),
         _ => {
             let named: Vec<_> = all.iter().map(|(folder, h)| (name(folder), h.clone())).collect();
-            (overlay(&named), PathBuf::from("plot.svg"))
+            (overlay_charts(&named), PathBuf::from("plot.svg"))
         }
     };
+    for chart in drawn.iter_mut().filter(|c| a.log && (c.title.contains("loss") || c.title.contains("norm")))
+    {
+        chart.log = true;
+    }
     let path = a.out.clone().unwrap_or(default);
-    std::fs::write(&path, svg).map_err(CliError::file("write", &path))?;
+    std::fs::write(&path, svg(&drawn)).map_err(CliError::file("write", &path))?;
     for (folder, history) in &all {
         let last = history.last().map_or(0, |s| s.epoch);
         writeln!(out, "{}: {last} epochs", folder.display())?;

@@ -1,6 +1,7 @@
 //! `trefoil summary`: the layers of a network with shapes, parameters, memory and arithmetic.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -20,6 +21,7 @@ Examples:
   trefoil summary network.json --input 3,32,32     the same for inputs of this shape
   trefoil summary loom.json                        a network of Loom
   trefoil summary examples/digits.json --json      the same as JSON
+  trefoil summary examples/digits.json --svg net.svg   a picture of the layers with their shapes
 
 MACs are the multiply-accumulates of products (matrices, convolutions, attention, recurrences); FLOPs are two per MAC and one per element
 that any other operation computes. Nothing is computed for them: the backend serves a run's data alone. Numbers of a layer contain those of
@@ -33,6 +35,9 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Draw the layers with their shapes into this SVG file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
@@ -54,6 +59,9 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     // Statistics of batches need several items; those that were saved do not.
     model.eval();
     let s = summary(&*model, &inputs)?;
+    if let Some(path) = &a.svg {
+        std::fs::write(path, s.picture()).map_err(CliError::file("write", path))?;
+    }
     // What an optimizer keeps besides the parameters: gradients, states in f32, and f32 originals of 16-bit parameters.
     let training = match &file {
         ModelFile::Run(run) => {

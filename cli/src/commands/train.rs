@@ -20,6 +20,7 @@ Examples:
   trefoil train examples/digits.json
   trefoil train examples/digits.json --backend cuda --epochs 50 --run runs/long
   trefoil train examples/digits.json --resume
+  trefoil train examples/digits.json --set optimizer.lr=0.01 --set train.batch_size=32
   trefoil train network.json --data data/digits.csv --epochs 20     a network alone
   trefoil train loom.json --data xor.csv --target value --loss mse --out trained.json
   trefoil train loom.json --config run.json                         data, loss, optimizer and settings from a run without `model`
@@ -28,7 +29,8 @@ A network alone or of Loom needs data: --data, or `data` in the file of --config
 values by the squared error. A file of Loom also says the seed and, above 1, the batch size; --out writes what was learned as a bundle.
 
 The run folder receives checkpoint.safetensors and metrics.jsonl after every epoch, best.safetensors whenever the monitored loss
-improves, and curves.svg. A run that was interrupted and resumed gives the same bytes as one that was not. One run at a time uses
+improves, and curves.svg; with the first of them config.json (the run as it was made, with what options changed), mapping.json (what features
+and classes mean) and run.json (versions, device), from which eval, predict, generate, export and report work. A run that was interrupted and resumed gives the same bytes as one that was not. One run at a time uses
 the folder; an earlier run in it that is not resumed is moved aside, to DIR.1, DIR.2, .., when the first epoch is saved.
 
 Ctrl-C (SIGINT) and SIGTERM finish the step, save the state, say how to resume, and exit with 130 and 143. A second one ends the

@@ -1,4 +1,4 @@
-//! Files of weights: safetensors, checkpoints, shards with their index, and Volta's state.
+//! Files of weights: safetensors, PyTorch, GGUF, checkpoints, shards with their index, and Volta's state.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::input::{self, Input};
 
 pub(crate) const TARGET: Target = Target {
     name: "state",
-    about: "safetensors, checkpoints, shards and Volta's state: read, and put into a model and its optimizer",
+    about: "safetensors, files of PyTorch and GGUF, checkpoints, shards and Volta's state: read, and put into a model and its optimizer",
     generate: Generate::Mutations,
     open: || {
         let site = Site::new()?;
@@ -49,6 +49,8 @@ impl Site {
                 let checkpoint = self.checkpoint(&path);
                 self.state(path).and(checkpoint)
             }
+            // What the first bytes are decides, not the name.
+            "pt" | "gguf" => self.state(self.scratch.write("input.pt", &input.bytes)),
             _ => volta::read_state(self.scratch.write("input.bin", &input.bytes), &self.device).map(drop),
         }
     }

@@ -3,6 +3,7 @@
 pub mod autograd;
 pub(crate) mod capture;
 pub(crate) mod derivatives;
+mod display;
 pub(crate) mod engine;
 pub(crate) mod error;
 pub(crate) mod glob;

@@ -15,6 +15,8 @@ pub struct Key {
     pub name: &'static str,
     /// Its default as JSON text; none if it is required.
     pub default: Option<&'static str>,
+    /// Its type in Rust: `f64`, `Option<usize>`.
+    pub of: &'static str,
 }
 
 /// Declares the options of a type: `Name { option: type = default, LIMIT; .. }`, with defaults as JSON and a [`Limit`] for numbers; an option
@@ -30,6 +32,7 @@ macro_rules! options {
             const KEYS: &[$crate::core::options::Key] = &[$($crate::core::options::Key {
                 name: stringify!($key),
                 default: $crate::core::options::given(&[$(stringify!($default))?]),
+                of: stringify!($t),
             }),*];
 
             /// Reads the options of `of`, which stands at `path`. Errors: unknown, missing, of a wrong type, out of their limits.

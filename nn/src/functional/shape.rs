@@ -9,6 +9,7 @@ use trefoil::{DType, Layout, LayoutError, View};
 use crate::core::autograd::{BackwardCtx, linear_map};
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::{Device, MemoryFormat, Tensor, axes, axis, contiguous, same_device};
+use crate::functional::position::Position;
 
 /// The layout of a part from that of the whole.
 type PartMap = dyn Fn(&Layout) -> std::result::Result<Layout, LayoutError> + Send + Sync;
@@ -173,14 +174,18 @@ impl Tensor {
         self.part("slice", what, move |l| l.slice(at, start, end, step))
     }
 
-    /// `len` elements from `start` along an axis, a view.
-    pub fn narrow(&self, along: isize, start: usize, len: usize) -> Result<Tensor> {
+    /// `len` elements from `start` along an axis, a view. A negative start counts from the end. Errors: elements that the axis does not have.
+    pub fn narrow(&self, along: isize, start: impl Position, len: usize) -> Result<Tensor> {
+        let at = axis("narrow", along, self.rank())?;
+        let start = start.resolve("narrow", "start", self.shape()[at], true)?;
         self.slice(along, start, start.saturating_add(len), 1)
     }
 
-    /// Element `index` of an axis, which disappears; a view.
-    pub fn select(&self, along: isize, index: usize) -> Result<Tensor> {
+    /// Element `index` of an axis, which disappears; a view. A negative index counts from the end. Errors: an index that the axis does not
+    /// have.
+    pub fn select(&self, along: isize, index: impl Position) -> Result<Tensor> {
         let at = axis("select", along, self.rank())?;
+        let index = index.resolve("select", "index", self.shape()[at], false)?;
         let what = format!("an index below {}, not {index}", self.shape()[at]);
         self.part("select", what, move |l| l.select(at, index))
     }

@@ -10,8 +10,8 @@ pub(super) fn format_of(head: &[u8]) -> Option<&'static str> {
             "a NumPy archive (.npz); save it again in Python with `safetensors.numpy.save_file(dict(numpy.load(..)), \"model.safetensors\")`"
         }
         [b'P', b'K', 3, 4, ..] => {
-            "a zip file, as `torch.save` writes; save it again in Python with `safetensors.torch.save_file(model.state_dict(), \
-             \"model.safetensors\")`"
+            "a zip file without the `data.pkl` of `torch.save` (which builds with the feature `archives` read); save it again in Python with \
+             `safetensors.torch.save_file(model.state_dict(), \"model.safetensors\")`"
         }
         [0x80, 2..=5, ..] => {
             "a pickle, as older versions of `torch.save` write; save it again in Python with \
@@ -21,7 +21,6 @@ pub(super) fn format_of(head: &[u8]) -> Option<&'static str> {
             "a NumPy array (.npy); save it again in Python with `safetensors.numpy.save_file({\"NAME\": numpy.load(..)}, \
              \"model.safetensors\")`, under the name of its parameter"
         }
-        [b'G', b'G', b'U', b'F', ..] => "a GGUF file; take the safetensors files that it was converted from",
         _ => return None,
     })
 }

@@ -1,4 +1,4 @@
-//! Reading state dictionaries from safetensors files.
+//! Reading state dictionaries from files of safetensors, PyTorch and GGUF.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use safetensors::tensor::{Dtype, Metadata};
+use safetensors::tensor::Metadata;
 use trefoil::DType;
 
 use crate::core::error::{At, NnError, Result};
@@ -14,10 +14,13 @@ use crate::core::host_tensor::{HostTensor, convert, numel};
 use crate::core::limits;
 use crate::core::tensor::{Device, Tensor};
 use crate::io::foreign::{HEAD, format_of};
+use crate::io::gguf;
 use crate::io::names::NameMap;
+#[cfg(feature = "archives")]
+use crate::io::pytorch;
 use crate::io::record::{Record, TensorSum, damaged_tensor};
 use crate::io::save::{INDEX, Index, PIECE};
-use crate::io::tensor_file::to_format;
+use crate::io::stored::{Form, Stored};
 use crate::module::state::{LoadReport, Mismatch};
 use crate::module::{Layer, LayerExt, Param, StateDict};
 
@@ -59,57 +62,12 @@ impl LoadOptions {
 }
 
 #[derive(Debug)]
-struct Stored {
-    shard: usize,
-    /// Offset in the file.
-    start: u64,
-    dtype: Dtype,
-    shape: Vec<usize>,
-    /// In a checkpoint.
-    sum: Option<String>,
-}
-
-/// The dtype in which stored elements are handed out: the same, or one that holds all of their values.
-fn read_as(stored: Dtype) -> Option<DType> {
-    Some(match stored {
-        Dtype::BOOL => DType::U8,
-        Dtype::I8 | Dtype::I16 | Dtype::U16 => DType::I32,
-        Dtype::U32 => DType::I64,
-        d => return DType::ALL.into_iter().find(|&t| to_format(t) == Some(d)),
-    })
-}
-
-/// Elements of a stored dtype as [`read_as`] names it. Errors: `OutOfMemory`.
-fn widen(stored: Dtype, raw: Vec<u8>) -> Result<Vec<u8>> {
-    fn each<const N: usize, const M: usize>(
-        raw: &[u8],
-        wide: impl Fn([u8; N]) -> [u8; M],
-    ) -> Result<Vec<u8>> {
-        let mut out = vec![];
-        limits::reserve(&mut out, (raw.len() / N).saturating_mul(M))?;
-        for c in raw.chunks_exact(N) {
-            let mut x = [0; N];
-            x.copy_from_slice(c);
-            out.extend_from_slice(&wide(x));
-        }
-        Ok(out)
-    }
-    match stored {
-        Dtype::I8 => each(&raw, |x| i32::from(i8::from_le_bytes(x)).to_le_bytes()),
-        Dtype::I16 => each(&raw, |x| i32::from(i16::from_le_bytes(x)).to_le_bytes()),
-        Dtype::U16 => each(&raw, |x| i32::from(u16::from_le_bytes(x)).to_le_bytes()),
-        Dtype::U32 => each(&raw, |x| i64::from(u32::from_le_bytes(x)).to_le_bytes()),
-        _ => Ok(raw),
-    }
-}
-
-#[derive(Debug)]
 struct Shard {
     path: PathBuf,
     file: Mutex<File>,
 }
 
-/// A state dictionary in a safetensors file or in several. Opening reads the headers only.
+/// A state dictionary in a file of safetensors, PyTorch or GGUF, or in several. Opening reads the headers only.
 #[derive(Debug)]
 pub struct StateFile {
     path: PathBuf,
@@ -120,9 +78,16 @@ pub struct StateFile {
 
 impl StateFile {
     /// Opens a `.safetensors` file, an index (`model.safetensors.index.json`) with its shards next to it, or a folder that holds
-    /// `model.safetensors.index.json` or `model.safetensors`. Errors: [`NnError::Io`]; [`NnError::Format`] for a file of PyTorch, NumPy or
-    /// GGUF, with the way to safetensors; [`NnError::Data`] for a truncated or foreign file, and an index that does not match its shards;
-    /// [`NnError::Checkpoint`] for a checkpoint with damaged metadata.
+    /// `model.safetensors.index.json` or `model.safetensors`; also a file of `torch.save` (the zip archives of PyTorch 1.6 and newer) or GGUF
+    /// (version 2 or 3), which their first bytes tell, whatever their names.
+    ///
+    /// Of a file of PyTorch the tensors are there, nested dictionaries under names joined by dots (`model.conv1.weight`); nothing else of its
+    /// pickle is made, and no code in it runs. Of GGUF, F32, F16, BF16, F64, integers, and `Q8_0` and `Q4_0` (as f32) can be read; names and
+    /// layouts are llama.cpp's: what its converters permute is not undone.
+    ///
+    /// Errors: [`NnError::Io`]; [`NnError::Format`] for pickles without an archive and files of NumPy, with the way to safetensors;
+    /// [`NnError::Data`] for a truncated, damaged or foreign file, tensors that are not within it, and an index that does not match its
+    /// shards; [`NnError::Checkpoint`] for a checkpoint with damaged metadata.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let mut path = path.as_ref().to_path_buf();
         if path.is_dir() {
@@ -180,6 +145,18 @@ impl StateFile {
         }
         let mut head = [0; 8];
         file.read_exact(&mut head).map_err(io())?;
+        if head.starts_with(gguf::MAGIC) {
+            file.rewind().map_err(io())?;
+            let (texts, tensors) = gguf::read(path, &file, self.shards.len())?;
+            self.metadata.extend(texts);
+            return self.add(path, file, tensors);
+        }
+        #[cfg(feature = "archives")]
+        if head.starts_with(b"PK\x03\x04")
+            && let Some(tensors) = pytorch::read(path, &file, self.shards.len())?
+        {
+            return self.add(path, file, tensors);
+        }
         let header = u64::from_le_bytes(head);
         if header > MAX_HEADER {
             // The length that other formats seem to have here is always larger.
@@ -208,26 +185,36 @@ impl StateFile {
         let texts: BTreeMap<String, String> =
             metadata.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
         let record = Record::read(path, &texts)?;
+        let mut tensors = vec![];
         for (name, info) in metadata.tensors() {
             let sum = record.as_ref().map(|r| r.sum_of(path, &name)).transpose()?.flatten();
             let stored = Stored {
                 shard,
                 start: start + info.data_offsets.0 as u64,
-                dtype: info.dtype,
+                form: Form::Plain(info.dtype),
                 shape: info.shape.clone(),
+                strides: None,
                 sum: sum.map(str::to_string),
             };
+            tensors.push((name, stored));
+        }
+        self.metadata.extend(texts);
+        self.add(path, file, tensors)
+    }
+
+    /// Adds a shard with its tensors. Errors: a name that is there already.
+    fn add(&mut self, path: &Path, file: File, tensors: Vec<(String, Stored)>) -> Result<()> {
+        for (name, stored) in tensors {
             if self.tensors.insert(name.clone(), stored).is_some() {
-                let found = "it in another shard too";
+                let at = At::Entry(name);
                 return Err(NnError::data(
                     path,
-                    At::Entry(name),
-                    "a tensor that no other shard holds",
-                    found,
+                    at,
+                    "a tensor that stands in one place",
+                    "it in another one too",
                 ));
             }
         }
-        self.metadata.extend(texts);
         self.shards.push(Shard { path: path.into(), file: Mutex::new(file) });
         Ok(())
     }
@@ -243,9 +230,9 @@ impl StateFile {
     }
 
     /// Dtype in which a tensor is read: that of the file; u8 for booleans, i32 for 8- and 16-bit integers, i64 for u32. `None` if there is
-    /// no such tensor, or for other dtypes (u64, 8-bit floats), which cannot be read.
+    /// no such tensor, or for other dtypes (u64, 8-bit floats, other blocks of GGUF), which cannot be read.
     pub fn dtype(&self, name: &str) -> Option<DType> {
-        self.tensors.get(name).and_then(|t| read_as(t.dtype))
+        self.tensors.get(name).and_then(|t| t.form.read_as())
     }
 
     /// Free text that the file carries, such as `format: pt`.
@@ -260,10 +247,10 @@ impl StateFile {
     }
 
     fn dtype_of(&self, name: &str, t: &Stored) -> Result<DType> {
-        read_as(t.dtype).ok_or_else(|| {
-            let expected = "bool, u8, i8, u16, i16, u32, i32, i64, f16, bf16, f32 or f64";
+        t.form.read_as().ok_or_else(|| {
+            let expected = "bool, u8, i8, u16, i16, u32, i32, i64, f16, bf16, f32, f64, Q8_0 or Q4_0";
             let path = &self.shards[t.shard].path;
-            NnError::data(path, At::Entry(name.into()), expected, format!("{:?}", t.dtype))
+            NnError::data(path, At::Entry(name.into()), expected, format!("{:?}", t.form))
         })
     }
 
@@ -275,16 +262,43 @@ impl StateFile {
         }
     }
 
-    /// `len` elements from `start`, as they are stored.
-    fn part(&self, t: &Stored, start: usize, len: usize) -> Result<Vec<u8>> {
-        let shard = &self.shards[t.shard];
-        let width = t.dtype.bitsize() / 8;
-        let mut raw = limits::zeroed(len.saturating_mul(width))?;
+    /// Bytes of a shard.
+    fn bytes(&self, shard: usize, start: u64, len: usize) -> Result<Vec<u8>> {
+        let shard = &self.shards[shard];
+        let mut raw = limits::zeroed(len)?;
         let mut file = shard.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.seek(SeekFrom::Start(t.start + (start * width) as u64))
+        file.seek(SeekFrom::Start(start))
             .and_then(|_| file.read_exact(&mut raw))
             .map_err(NnError::io("read", &shard.path))?;
         Ok(raw)
+    }
+
+    /// `len` elements from `start` in row-major order, as they are handed out; `raw` sees them as they are stored. Blocks are read whole: `start`
+    /// and `len` are multiples of their size.
+    fn part(&self, t: &Stored, start: usize, len: usize, raw: &mut TensorSum) -> Result<Vec<u8>> {
+        let (block, size) = t.form.block();
+        if t.strides.is_some() && len > 0 {
+            return self.picked(t, start, len);
+        }
+        let at = t.start + (start / block * size) as u64;
+        let bytes = self.bytes(t.shard, at, (len / block).saturating_mul(size))?;
+        raw.update(&bytes);
+        t.form.widen(bytes)
+    }
+
+    /// As [`part`](Self::part) of a tensor that is not stored in row-major order: what lies between the first and the last element is read, and
+    /// the elements are picked of it.
+    fn picked(&self, t: &Stored, start: usize, len: usize) -> Result<Vec<u8>> {
+        let (_, size) = t.form.block();
+        let places = limits::collect((start..start + len).map(|i| t.place(i)))?;
+        let (first, last) = places.iter().fold((usize::MAX, 0), |(a, b), &p| (a.min(p), b.max(p)));
+        let all = self.bytes(t.shard, t.start + (first * size) as u64, (last - first + 1) * size)?;
+        let mut bytes = vec![];
+        limits::reserve(&mut bytes, len.saturating_mul(size))?;
+        for p in places {
+            bytes.extend_from_slice(&all[(p - first) * size..(p - first + 1) * size]);
+        }
+        t.form.widen(bytes)
     }
 
     /// One tensor in host memory. Errors: [`NnError::Data`] for an unknown name or a dtype that cannot be read; [`NnError::Checkpoint`] for a
@@ -293,11 +307,10 @@ impl StateFile {
         let t = self.stored(name)?;
         let dtype = self.dtype_of(name, t)?;
         // The header was checked against the size of the file, so that the product fits.
-        let raw = self.part(t, 0, numel(&t.shape).unwrap_or(0))?;
         let mut sum = TensorSum::new(dtype, &t.shape);
-        sum.update(&raw);
+        let bytes = self.part(t, 0, numel(&t.shape).unwrap_or(0), &mut sum)?;
         self.check_sum(name, t, &sum)?;
-        HostTensor::new(dtype, &t.shape, widen(t.dtype, raw)?)
+        HostTensor::new(dtype, &t.shape, bytes)
     }
 
     /// All tensors on a device, under their names. Errors: as [`StateFile::read`]; `OutOfMemory`.
@@ -321,9 +334,7 @@ impl StateFile {
         let mut sum = TensorSum::new(dtype, &t.shape);
         for start in (0..y.numel()).step_by(step) {
             let len = step.min(y.numel() - start);
-            let raw = self.part(t, start, len)?;
-            sum.update(&raw);
-            let bytes = convert(&widen(t.dtype, raw)?, dtype, y.dtype())?;
+            let bytes = convert(&self.part(t, start, len, &mut sum)?, dtype, y.dtype())?;
             flat.narrow(0, start, len)?.write_bytes(&bytes)?;
         }
         self.check_sum(name, t, &sum)
@@ -344,7 +355,7 @@ impl StateFile {
                 report.missing.push(name.clone());
                 continue;
             };
-            let (t, found) = (p.get(), read_as(stored.dtype));
+            let (t, found) = (p.get(), stored.form.read_as());
             let fits = if options.convert { found.is_some() } else { found == Some(t.dtype()) };
             if fits && stored.shape == t.shape() {
                 report.loaded.push(name.clone());

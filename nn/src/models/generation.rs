@@ -7,6 +7,7 @@ use trefoil::ops::scan::CumSum;
 use crate::core::autograd::no_grad;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;
+use crate::module::Layer;
 
 /// How a language model continues a text: with the likeliest token each time, or with tokens drawn from its distribution. The choices are
 /// those of transformers' `generate` with `do_sample`, `temperature`, `top_k` and `top_p`, applied in this order.
@@ -90,6 +91,37 @@ impl Generation {
             return Err(invalid(OP, "max_new_tokens", format!("at most {max_len} tokens in all"), got));
         }
         Ok(())
+    }
+
+    /// The prompt `[B, T]` and its continuation, i64, by any network that gives logits `[B, T, V]` for ids `[B, T]`. The network sees the last
+    /// `context` tokens at each step, from the beginning: what it carries from call to call is forgotten before each. Call
+    /// [`eval`](crate::LayerExt::eval) before, so that nothing is dropped. Errors: options out of range, a context of 0, outputs of another
+    /// shape.
+    pub fn continued(&self, model: &dyn Layer, prompt: &Tensor, context: usize) -> Result<Tensor> {
+        if context == 0 {
+            return Err(invalid(OP, "context", "at least 1 token", "0"));
+        }
+        let mut seen: Option<Tensor> = None;
+        self.run(prompt, isize::MAX as usize, |new| {
+            let mut all = match &seen {
+                Some(seen) => Tensor::concat(1, &[seen, new])?,
+                None => new.clone(),
+            };
+            let held = all.shape()[1];
+            if held > context {
+                all = all.narrow(1, held - context, context)?;
+            }
+            seen = Some(all.clone());
+            model.reset_state();
+            let logits = model.forward(&all)?;
+            match *logits.shape() {
+                [b, t, _] if b == all.shape()[0] && t == all.shape()[1] => last(&logits),
+                _ => {
+                    let expected = format!("logits [B, T, V] for ids {:?}", all.shape());
+                    Err(invalid(OP, "model", expected, format!("{:?}", logits.shape())))
+                }
+            }
+        })
     }
 
     /// The prompt `[B, T]` (integers) and the tokens after it, i64. `step` takes the tokens that it has not seen yet and gives the logits

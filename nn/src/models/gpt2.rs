@@ -12,7 +12,7 @@ use crate::layers::{
 };
 use crate::models::generation::{Generation, check_ids, last};
 use crate::models::hugging_face::Names;
-use crate::module::{Init, InitContext, Layer, LayerExt, StateDict, Visitor, hooks};
+use crate::module::{Init, InitContext, LayerExt, StateDict, hooks};
 
 /// Sizes and probabilities of [`Gpt2`], under the names of transformers' `GPT2Config`.
 #[derive(Debug, Clone, PartialEq)]
@@ -102,8 +102,9 @@ impl Gpt2Config {
 /// println!("{:?}", text.to_vec::<i64>()?);
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
+#[derive(Debug, trefoil_nn_derive::Layer)]
 pub struct Gpt2 {
+    #[layer(skip)]
     config: Gpt2Config,
     wte: Embedding,
     wpe: PositionalEmbedding,
@@ -216,7 +217,7 @@ impl Gpt2 {
         hidden.linear(&self.wte.weight().get(), None, Activation::Identity, Precision::Ieee)
     }
 
-    /// Logits of new tokens `[B, T]` behind those in the cache, which grows by them: equal to those of [`forward`](Layer::forward) over all
+    /// Logits of new tokens `[B, T]` behind those in the cache, which grows by them: equal to those of [`forward`](Gpt2::forward) over all
     /// tokens. Records no gradients. After an error the cache is as before. Errors: [`NnError::CacheFull`](crate::NnError::CacheFull),
     /// `Invalid` for more than `n_positions` tokens and a cache of another model or batch.
     pub fn forward_cached(&self, ids: &Tensor, cache: &mut KvCache) -> Result<Tensor> {
@@ -231,20 +232,9 @@ impl Gpt2 {
             self.logits(&last(&self.hidden(ids, Some(&mut cache))?)?)
         })
     }
-}
 
-impl Layer for Gpt2 {
-    fn forward(&self, ids: &Tensor) -> Result<Tensor> {
+    /// Logits `[B, T, vocab_size]` of token ids `[B, T]`.
+    pub fn forward(&self, ids: &Tensor) -> Result<Tensor> {
         self.logits(&self.hidden(ids, None)?)
-    }
-
-    fn visit(&self, v: &mut Visitor<'_>) {
-        v.child("wte", &self.wte);
-        v.child("wpe", &self.wpe);
-        v.child("drop", &self.drop);
-        for (i, block) in self.h.iter().enumerate() {
-            v.child(&format!("h.{i}"), block);
-        }
-        v.child("ln_f", &self.ln_f);
     }
 }

@@ -10,7 +10,7 @@ use crate::core::tensor::Tensor;
 use crate::layers::{Dense, Embedding, KvCache, MultiHeadAttention, RmsNorm, RopeScaling, SwiGlu};
 use crate::models::generation::{Generation, check_ids, last};
 use crate::models::hugging_face::Names;
-use crate::module::{Init, InitContext, Layer, StateDict, Visitor, hooks};
+use crate::module::{Init, InitContext, Layer, StateDict, hooks};
 
 /// Sizes of [`Llama`], under the names of transformers' `LlamaConfig`.
 #[derive(Debug, Clone, PartialEq)]
@@ -119,8 +119,9 @@ impl LlamaConfig {
 /// [`from_hugging_face`](Self::from_hugging_face) reads the names of transformers. Weights start from N(0, `initializer_range`).
 ///
 /// Rows that end early need no mask: put any tokens behind them and ignore what the model says there.
-#[derive(Debug)]
+#[derive(Debug, trefoil_nn_derive::Layer)]
 pub struct Llama {
+    #[layer(skip)]
     config: LlamaConfig,
     embed_tokens: Embedding,
     layers: Vec<LlamaBlock>,
@@ -144,7 +145,7 @@ const NAMES: Names = Names {
 };
 
 /// A block: attention and feed-forward network, each behind a normalization.
-#[derive(Debug)]
+#[derive(Debug, trefoil_nn_derive::Layer)]
 struct LlamaBlock {
     input_layernorm: RmsNorm,
     self_attn: MultiHeadAttention,
@@ -155,7 +156,7 @@ struct LlamaBlock {
 impl LlamaBlock {
     fn new(cx: &InitContext, c: &LlamaConfig) -> Result<Self> {
         let weight = Init::Normal { mean: 0.0, std: c.initializer_range };
-        let norm = || RmsNorm::new(cx, &[c.hidden_size])?.eps(Some(c.rms_norm_eps));
+        let norm = || RmsNorm::new(cx, &[c.hidden_size])?.eps(c.rms_norm_eps);
         let mut attention = MultiHeadAttention::new(cx, c.hidden_size, c.num_attention_heads)?
             .num_kv_heads(c.num_key_value_heads)?
             .no_bias()
@@ -182,18 +183,10 @@ impl LlamaBlock {
         let h = hooks::layer("post_attention_layernorm", &self.post_attention_layernorm, &x)?;
         x.add(&hooks::layer("mlp", &self.mlp, &h)?)
     }
-}
 
-impl Layer for LlamaBlock {
+    /// The block without a cache.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.run(x, None)
-    }
-
-    fn visit(&self, v: &mut Visitor<'_>) {
-        v.child("input_layernorm", &self.input_layernorm);
-        v.child("self_attn", &self.self_attn);
-        v.child("post_attention_layernorm", &self.post_attention_layernorm);
-        v.child("mlp", &self.mlp);
     }
 }
 
@@ -211,7 +204,7 @@ impl Llama {
             config: c.clone(),
             embed_tokens: Embedding::new(cx, c.vocab_size, c.hidden_size)?.init(cx, weight)?,
             layers: (0..c.num_hidden_layers).map(|_| LlamaBlock::new(cx, c)).collect::<Result<_>>()?,
-            norm: RmsNorm::new(cx, &[c.hidden_size])?.eps(Some(c.rms_norm_eps))?,
+            norm: RmsNorm::new(cx, &[c.hidden_size])?.eps(c.rms_norm_eps)?,
             lm_head: if c.tie_word_embeddings { None } else { Some(head()?) },
         })
     }
@@ -261,7 +254,7 @@ impl Llama {
         }
     }
 
-    /// Logits of new tokens `[B, T]` behind those in the cache, which grows by them: equal to those of [`forward`](Layer::forward) over all
+    /// Logits of new tokens `[B, T]` behind those in the cache, which grows by them: equal to those of [`forward`](Llama::forward) over all
     /// tokens. Records no gradients. After an error the cache is as before. Errors: [`NnError::CacheFull`](crate::NnError::CacheFull),
     /// `Invalid` for a cache of another model or batch.
     pub fn forward_cached(&self, ids: &Tensor, cache: &mut KvCache) -> Result<Tensor> {
@@ -275,21 +268,9 @@ impl Llama {
             self.logits(&last(&self.hidden(ids, Some(&mut cache))?)?)
         })
     }
-}
 
-impl Layer for Llama {
-    fn forward(&self, ids: &Tensor) -> Result<Tensor> {
+    /// Logits `[B, T, vocab_size]` of token ids `[B, T]`.
+    pub fn forward(&self, ids: &Tensor) -> Result<Tensor> {
         self.logits(&self.hidden(ids, None)?)
-    }
-
-    fn visit(&self, v: &mut Visitor<'_>) {
-        v.child("embed_tokens", &self.embed_tokens);
-        for (i, block) in self.layers.iter().enumerate() {
-            v.child(&format!("layers.{i}"), block);
-        }
-        v.child("norm", &self.norm);
-        if let Some(head) = &self.lm_head {
-            v.child("lm_head", head);
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! Layers as a concept: the trait, parameters and their initial values, state dictionaries, forward hooks.
 
 pub mod auxiliary;
+pub(crate) mod field;
 pub(crate) mod hooks;
 pub(crate) mod init;
 pub(crate) mod layer;
@@ -8,6 +9,7 @@ pub(crate) mod layer_ext;
 pub(crate) mod param;
 pub(crate) mod state;
 
+pub use self::field::{BufferField, LayerField};
 pub use self::init::{Init, InitContext};
 pub use self::layer::{Entry, Layer, LocalLearning, Visitor};
 pub(crate) use self::layer::{has_learning_rule, set_training_of};

@@ -10,6 +10,7 @@ use crate::core::tensor::Tensor;
 use crate::module::hooks::{self, Observer, OpObserver};
 use crate::module::{Layer, LayerExt, Snapshot};
 use crate::report::flops;
+use crate::report::plot::escape;
 
 /// One layer of a [`Summary`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -182,5 +183,54 @@ impl fmt::Display for Summary {
         )?;
         writeln!(f, "inputs {}, outputs of layers {}", size(self.input_bytes), size(self.activation_bytes))?;
         write!(f, "a forward takes {} multiply-accumulates, {} FLOPs", count(self.macs), count(self.flops))
+    }
+}
+
+/// Height of a layer in a picture, and how far parts are set in.
+const LINE: f64 = 34.0;
+const INSET: f64 = 18.0;
+
+impl Summary {
+    /// A picture of the network as SVG: a box per layer with its name, type, output shapes and parameters, in the order in which the layers run, parts
+    /// within the layer that they belong to.
+    pub fn picture(&self) -> String {
+        use fmt::Write;
+        let deepest = self.rows.iter().map(|r| r.depth).max().unwrap_or(0) as f64;
+        let (width, height) = (520.0 + 2.0 * INSET * deepest, 20.0 + LINE * self.rows.len() as f64 + 10.0);
+        let mut out = String::new();
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            out,
+            r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-family="sans-serif" font-size="12">
+<rect width="{width}" height="{height}" fill="#ffffff"/>"##
+        );
+        for (i, row) in self.rows.iter().enumerate() {
+            let parts = self.rows[i + 1..].iter().take_while(|r| r.depth > row.depth).count() as f64;
+            let (x, y) = (10.0 + INSET * row.depth as f64, 10.0 + LINE * i as f64);
+            let (w, h) = (width - 2.0 * x, LINE * (parts + 1.0) - 6.0 + if parts > 0.0 { 3.0 } else { 0.0 });
+            let shapes: Vec<String> = row.outputs.iter().map(|s| format!("{s:?}")).collect();
+            let name = if row.name.is_empty() {
+                "the network"
+            } else {
+                row.name.rsplit('.').next().unwrap_or_default()
+            };
+            let fill = if row.parts { "#f4f7fa" } else { "#dcebf5" };
+            let _ = writeln!(
+                out,
+                r##"<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="5" fill="{fill}" stroke="#0072b2"/><text x="{:.1}" y="{:.1}" font-weight="bold">{}</text><text x="{:.1}" y="{:.1}" text-anchor="middle">{} {}</text><text x="{:.1}" y="{:.1}" text-anchor="end" fill="#555555">{} parameters</text>"##,
+                x + 8.0,
+                y + 18.0,
+                escape(name),
+                width / 2.0,
+                y + 18.0,
+                escape(&row.kind),
+                escape(&shapes.join(" ")),
+                x + w - 8.0,
+                y + 18.0,
+                row.parameters
+            );
+        }
+        out.push_str("</svg>\n");
+        out
     }
 }

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 def fill(module):
     """Element i of the k-th tensor (in the order of names) becomes k + i / 8, exact in every float dtype used here."""
-    state = module.state_dict().unwrap()
+    state = module.state_dict()
     for k, name in enumerate(sorted(state)):
         t = state[name]
         if t.is_floating_point():
@@ -40,7 +40,7 @@ save_file(fill(model), "layers.safetensors", metadata={"format": "pt"})
 torch.manual_seed(1)
 mlp = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
 x = torch.linspace(-1, 1, 12).reshape(4, 3)
-save_file(mlp.state_dict().unwrap(), "mlp.safetensors", metadata={"format": "pt"})
+save_file(mlp.state_dict(), "mlp.safetensors", metadata={"format": "pt"})
 save_file({"x": x, "y": mlp(x).detach()}, "mlp_io.safetensors")
 
 # Every dtype.
@@ -54,7 +54,7 @@ save_file({n: values.to(t) for n, t in types.items()} | {"negative": torch.tenso
           "dtypes.safetensors")
 
 # The layout of a sharded Hugging Face model.
-state = {f"model.{n}": t for n, t in mlp.state_dict().unwrap().items()}
+state = {f"model.{n}": t for n, t in mlp.state_dict().items()}
 shards = {f"model-0000{i + 1}-of-00002.safetensors": [n for n in state if n.startswith(p)]
           for i, p in enumerate(["model.0.", "model.2."])}
 for file, names in shards.items():
@@ -88,3 +88,66 @@ open("images.idx", "wb").write(images)
 with gzip.GzipFile("labels.idx.gz", "wb", mtime=0) as f:
     f.write(labels)
 open("floats.idx", "wb").write(struct.pack(">I2I6f", 0x00000D02, 2, 3, *[i / 2 for i in range(6)]))
+
+# State dictionaries as programs save them: nested, with what is no tensor beside them, views of one storage, and every dtype; and the same tensors,
+# as whole ones, in safetensors. The malicious one would write a file where it is unpickled.
+torch.manual_seed(2)
+base = torch.randn(4, 6)
+saved = {
+    "model": mlp.state_dict(),
+    "views": {"transposed": base.t(), "rows": base[1:3], "column": base[:, 2], "part": base[1:, 1:4], "scalar": torch.tensor(2.5)},
+    "parameter": torch.nn.Parameter(torch.randn(3, dtype=torch.float64)),
+    "types": {n: values.to(types[n]) for n in ["bool", "u8", "i8", "i16", "i32", "i64", "f16", "bf16", "f32", "f64", "u16"]},
+    "list": [torch.ones(2), torch.zeros(2, 0)],
+    "optimizer": torch.optim.SGD(mlp.parameters(), 0.1).state_dict(),
+    "epoch": 3, "rate": 0.1, "name": "a run", "none": None, "long": 1 << 70, "set": {1, 2}, "shape": torch.Size([2, 3]),
+}
+torch.save(saved, "nested.pt")
+torch.save(saved, "nested_protocol4.pt", pickle_protocol=4)
+
+
+def flat(at, value):
+    if isinstance(value, torch.Tensor):
+        return {at: value.detach().contiguous().clone()}
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else []
+    return {k: t for key, v in items for k, t in flat(f"{at}.{key}" if at else str(key), v).items()}
+
+
+save_file(flat("", saved), "nested.safetensors")
+
+
+class Malicious:
+    def __reduce__(self):
+        return open, ("malicious_was_here", "w")
+
+
+torch.save({"weight": torch.ones(2), "trap": Malicious()}, "malicious.pt")
+torch.save(mlp, "module.pt")
+
+# GGUF, by the package of llama.cpp (`pip install gguf`), and what its own dequantization gives.
+try:
+    import gguf
+except ImportError:
+    gguf = None
+if gguf is not None:
+    rng = np.random.default_rng(3)
+    plain = {"f32": rng.standard_normal((2, 3)).astype(np.float32), "f16": rng.standard_normal((4,)).astype(np.float16)}
+    wide = rng.standard_normal((3, 64)).astype(np.float32)
+    writer = gguf.GGUFWriter("weights.gguf", "test")
+    writer.add_string("general.name", "a test")
+    writer.add_array("tokenizer.ggml.tokens", ["a", "bc"])
+    writer.add_float32("test.rate", 0.5)
+    expected = {}
+    for name, t in plain.items():
+        writer.add_tensor(name, t)
+        expected[name] = torch.from_numpy(t)
+    for name in ["Q8_0", "Q4_0", "BF16", "Q5_0"]:
+        kind = gguf.GGMLQuantizationType[name]
+        packed = gguf.quantize(wide, kind)
+        writer.add_tensor(name, packed, raw_dtype=kind)
+        expected[name] = torch.from_numpy(gguf.dequantize(packed, kind).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    save_file(expected, "weights_gguf.safetensors")

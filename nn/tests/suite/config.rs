@@ -426,7 +426,7 @@ fn every_mistake_has_its_place() {
         ("/data/npy", json!("x.npy"), "data", "csv and npy"),
         ("/data/length", json!(3), "data.length", "unknown field `length` of `csv`"),
         ("/data/csv", json!(3), "data.csv", "expected path string"),
-        ("/data/label", json!("first"), "data.label", "column number from 0, got \"first\""),
+        ("/data/label", json!(-1), "data.label", "the name of a column or its number from 0, got -1"),
         ("/data/separator", json!(",,"), "data.separator", "expected a character"),
         ("/data/target", json!("klass"), "data.target", "expected one of `class`, `value`"),
         ("/data/scale", json!("a"), "data.scale", "expected f64"),

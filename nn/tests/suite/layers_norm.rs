@@ -218,7 +218,7 @@ fn layer_and_rms_normalization() {
     shuffle(&layer);
     round_trip(&layer, &LayerNormalization::new(&cx, &[4]).unwrap(), &x);
     // Without an eps: that of the arithmetic, which alone stands against zeros.
-    let tiny = RmsNorm::new(&cx, &[2]).unwrap().eps(None).unwrap().no_affine();
+    let tiny = RmsNorm::new(&cx, &[2]).unwrap().machine_eps().no_affine();
     let y = tiny.forward(&Tensor::from_slice(&cpu(), &[1e-8, 1e-8], &[2]).unwrap()).unwrap();
     let want = 1e-8 / (1e-16 + f64::EPSILON).sqrt();
     close(&host(&y), &[want, want], 1e-12, "machine epsilon");
@@ -226,7 +226,7 @@ fn layer_and_rms_normalization() {
     refused(rms.forward(&tensor(&cpu(), &[2, 3], 1)), &["RmsNorm", "[4]"]);
     refused(LayerNormalization::new(&cx, &[]), &["LayerNormalization", "normalized_shape"]);
     refused(RmsNorm::new(&cx, &[0]), &["RmsNorm", "normalized_shape"]);
-    refused(RmsNorm::new(&cx, &[2]).unwrap().eps(Some(0.0)), &["RmsNorm", "eps"]);
+    refused(RmsNorm::new(&cx, &[2]).unwrap().eps(0.0), &["RmsNorm", "eps"]);
     refused(layer.add_forward(&x, &x.narrow(0, 0, 1).unwrap()), &["LayerNormalization", "residual"]);
     on_devices(
         "LayerNormalization",

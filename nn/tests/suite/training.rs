@@ -339,7 +339,7 @@ fn configurations_name_what_is_wrong_with_them() {
         ),
         ("\"out_features\": 10", "\"units\": 10", "model.layers[2].units", "unknown field"),
         ("\"lr\": 0.004", "\"lr\": 0", "optimizer.lr", "above 0"),
-        ("\"label\": \"last\"", "\"label\": \"first\"", "data.label", "column number"),
+        ("\"label\": \"last\"", "\"label\": true", "data.label", "the name of a column"),
         ("\"type\": \"cosine\"", "\"type\": \"cosine\", \"warmup\": -1", "schedule.warmup", "at least 0"),
         ("\"model\": {", "\"model\": 3, \"x\": {", "x", "unknown field"),
     ] {

@@ -1,6 +1,7 @@
 //! Optimizer steps and gradient clipping over lists of tensors.
 
 mod adaptive;
+mod constructors;
 mod packed;
 mod rules;
 mod sparse;

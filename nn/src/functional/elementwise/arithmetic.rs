@@ -209,31 +209,47 @@ impl Tensor {
         self.ternary(Ternary::Clamp, lo, hi)
     }
 
-    /// c * x.
-    pub fn mul_scalar(&self, c: f64) -> Result<Tensor> {
-        self.unary(Unary::Scale { c })
+    /// op(x, c): of floats as a unary operation, of integers as a binary one with an integer.
+    fn with_scalar(&self, op: &'static str, float: Unary, integer: Binary, c: f64) -> Result<Tensor> {
+        if self.dtype().is_float() {
+            return self.unary(float);
+        }
+        self.binary(integer, &self.constant(op, c)?)
     }
 
-    /// x / c.
+    /// c * x. Errors: a fraction for integers.
+    pub fn mul_scalar(&self, c: f64) -> Result<Tensor> {
+        self.with_scalar("mul_scalar", Unary::Scale { c }, Binary::Mul, c)
+    }
+
+    /// x / c. Errors: integers, which [`div_floor`](Tensor::div_floor) and [`div_trunc`](Tensor::div_trunc) divide.
     pub fn div_scalar(&self, c: f64) -> Result<Tensor> {
         let c = self.constant("div_scalar", c)?;
         self.div(&c)
     }
 
-    /// x + c.
+    /// c / x. Errors: integers.
+    pub fn rdiv_scalar(&self, c: f64) -> Result<Tensor> {
+        self.constant("rdiv_scalar", c)?.div(self)
+    }
+
+    /// x + c. Errors: a fraction for integers.
     pub fn add_scalar(&self, c: f64) -> Result<Tensor> {
-        self.unary(Unary::AddScalar { c })
+        self.with_scalar("add_scalar", Unary::AddScalar { c }, Binary::Add { alpha: 1.0 }, c)
     }
 
-    /// x - c.
+    /// x - c. Errors: a fraction for integers.
     pub fn sub_scalar(&self, c: f64) -> Result<Tensor> {
-        self.unary(Unary::AddScalar { c: -c })
+        self.with_scalar("sub_scalar", Unary::AddScalar { c: -c }, Binary::Sub, c)
     }
 
-    /// c - x.
+    /// c - x. Errors: a fraction for integers.
     #[doc(alias = "rsub")]
     pub fn rsub_scalar(&self, c: f64) -> Result<Tensor> {
-        self.unary(Unary::RsubScalar { c })
+        if self.dtype().is_float() {
+            return self.unary(Unary::RsubScalar { c });
+        }
+        self.constant("rsub_scalar", c)?.sub(self)
     }
 
     /// x^c.

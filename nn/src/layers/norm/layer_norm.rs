@@ -127,11 +127,17 @@ impl RmsNorm {
         })
     }
 
-    /// Sets eps; none is the machine epsilon of the arithmetic, PyTorch's default. Errors: not a finite number above 0.
-    pub fn eps(mut self, eps: Option<f64>) -> Result<Self> {
-        eps.map_or(Ok(()), |e| check_eps("RmsNorm", e))?;
-        self.eps = eps;
+    /// Sets eps. Errors: not a finite number above 0.
+    pub fn eps(mut self, eps: f64) -> Result<Self> {
+        check_eps("RmsNorm", eps)?;
+        self.eps = Some(eps);
         Ok(self)
+    }
+
+    /// Takes the machine epsilon of the arithmetic as eps, PyTorch's default.
+    pub fn machine_eps(mut self) -> Self {
+        self.eps = None;
+        self
     }
 
     /// Without weight.

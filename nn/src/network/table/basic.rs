@@ -152,7 +152,8 @@ layer_type! {
         elementwise_affine: bool = true;
     }
     |o, site| {
-        let l = RmsNorm::new(site.cx, &o.normalized_shape.0)?.eps(o.eps)?;
+        let l = RmsNorm::new(site.cx, &o.normalized_shape.0)?;
+        let l = if let Some(eps) = o.eps { l.eps(eps)? } else { l.machine_eps() };
         if o.elementwise_affine { l } else { l.no_affine() }
     }
 }

@@ -5,12 +5,13 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use trefoil::DType;
 
-use super::files::{Content, FILES, Items, PATHS, Read, rebase};
+use super::files::{self, Content, FILES, Items, PATHS, Read, rebase};
 use super::kind::names;
+use super::mapping::DataMapping;
 use super::sampler::SamplerConfig;
 use super::transform::{Autoencode, Scale, Site, TransformConfig};
 use crate::core::error::{NnError, Result};
@@ -91,7 +92,7 @@ impl Default for Common {
     }
 }
 
-const COMMON: &[&str] = &[
+pub(super) const COMMON: &[&str] = &[
     "target",
     "scale",
     "item_shape",
@@ -130,30 +131,8 @@ pub enum Division {
     Random,
 }
 
-/// A column of a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(try_from = "Value")]
-pub enum Column {
-    /// The last.
-    #[default]
-    Last,
-    /// This one, from 0.
-    At(usize),
-}
-
-impl TryFrom<Value> for Column {
-    type Error = String;
-    fn try_from(v: Value) -> Result<Self, String> {
-        match (v.as_str(), v.as_u64()) {
-            (Some("last"), _) => Ok(Column::Last),
-            (_, Some(n)) => Ok(Column::At(n as usize)),
-            _ => Err(format!("expected \"last\" or a column number from 0, got {v}")),
-        }
-    }
-}
-
 /// Meaning of targets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TargetKind {
     /// Class ids.
@@ -199,6 +178,7 @@ pub struct Data {
     encoding: Option<Arc<dyn Encoding>>,
     graph: Option<Arc<GraphData>>,
     target: TargetKind,
+    mapping: DataMapping,
 }
 
 impl fmt::Debug for Data {
@@ -289,6 +269,11 @@ impl DataConfig {
         Ok(config)
     }
 
+    /// The section as JSON.
+    pub fn json(&self) -> &Value {
+        &self.json
+    }
+
     /// The key of the file: `csv`, ...
     pub fn kind(&self) -> &'static str {
         self.kind
@@ -360,13 +345,20 @@ impl DataConfig {
 
     /// Reads the files. Errors: of the files; rows that they do not have.
     pub fn open(&self) -> Result<Data> {
-        match (self.files)(&self.common)? {
+        self.open_mapped(None)
+    }
+
+    /// As [`open`](DataConfig::open), with what another run has learned of its data: categories, classes, vocabulary. Errors: what it does not
+    /// know.
+    pub fn open_mapped(&self, mapping: Option<&DataMapping>) -> Result<Data> {
+        match (self.files)(&self.common, mapping)? {
             Content::Items(items) => self.divide(items),
             Content::Text { text, encoding, length, step } => self.windows(&text, encoding, length, step),
         }
     }
 
-    fn divide(&self, all: Items) -> Result<Data> {
+    fn divide(&self, mut all: Items) -> Result<Data> {
+        let mut mapping = std::mem::take(&mut all.mapping);
         let c = &self.common;
         let n = all.items.len();
         let test_rows = match c.test_share {
@@ -401,7 +393,7 @@ impl DataConfig {
         let test = match &self.test_files {
             None if test_rows == 0 => None,
             None => Some(part(limits::copy(&order[n - test_rows..])?, &all)?),
-            Some(files) => match files(c)? {
+            Some(files) => match files(c, Some(&mapping))? {
                 Content::Items(own) => {
                     skipped.extend(own.skipped.iter().cloned());
                     Some(part(limits::collect(0..own.items.len())?, &own)?)
@@ -411,7 +403,20 @@ impl DataConfig {
         };
         let found = if train.classes > 0 { TargetKind::Class } else { TargetKind::Value };
         let target = c.target.unwrap_or(found);
-        Ok(Data { train, test, skipped, encoding: None, graph: all.graph, target })
+        mapping.target = Some(target);
+        Ok(Data { train, test, skipped, encoding: None, graph: all.graph, target, mapping })
+    }
+
+    /// Items of a further file without targets, in their order, for a trained network: features as those of training, with the mapping that its run
+    /// has kept. Columns of targets may be absent from a table. Errors: of the file; data whose items are no rows (texts, graphs, images).
+    pub fn inference(&self, file: impl AsRef<Path>, mapping: &DataMapping) -> Result<Data> {
+        let all = files::inference(self.kind, &self.json, file.as_ref(), mapping, &self.common)?;
+        let rows = limits::collect(0..all.items.len())?;
+        let from = PartOf::Items { items: all.items, rows, labels: None };
+        let train = Part { from, scale: all.scale, classes: 0, skipped: Skipped::default() };
+        let test = Some(train.clone());
+        let (target, mapping) = (TargetKind::Value, mapping.clone());
+        Ok(Data { train, test, skipped: all.skipped, encoding: None, graph: None, target, mapping })
     }
 
     fn windows(&self, text: &str, encoding: Arc<dyn Encoding>, length: usize, step: usize) -> Result<Data> {
@@ -426,7 +431,7 @@ impl DataConfig {
         let test = match &self.test_files {
             None if held == 0 => None,
             None => Some(part(rest)?),
-            Some(files) => match files(&self.common)? {
+            Some(files) => match files(&self.common, None)? {
                 Content::Text { text, .. } => Some(part(&encoding.encode(&text)?)?),
                 Content::Items(_) => None,
             },
@@ -436,6 +441,7 @@ impl DataConfig {
             train,
             test,
             skipped: vec![],
+            mapping: DataMapping::of_text(&*encoding),
             encoding: Some(encoding),
             graph: None,
             target: TargetKind::Class,
@@ -608,6 +614,11 @@ impl Data {
     /// Largest class id (token id) + 1, 0 for values.
     pub fn classes(&self) -> usize {
         if self.target == TargetKind::Class { self.train.classes } else { 0 }
+    }
+
+    /// What the run has learned of its data: what features and class ids mean.
+    pub fn mapping(&self) -> &DataMapping {
+        &self.mapping
     }
 
     /// What targets are.

@@ -1,6 +1,6 @@
 //! `data`: the files that items come from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,16 +8,18 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use trefoil::DType;
 
-use super::data::{Column, Common, OnError, TargetKind};
+use super::data::{Common, OnError, TargetKind};
 use super::kind::{Row, row};
+use super::mapping::DataMapping;
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::limits;
 use crate::core::options::{COUNT, join};
 use crate::train::data::cifar::images_and_classes;
+use crate::train::data::table::{Categories, Column, Missing, Table, TableOptions, Target};
 use crate::train::data::text::{Bytes, Characters, Encoding, read_text};
 use crate::train::data::{
-    Arrays, CifarLabels, CsvOptions, GraphData, GraphOptions, HostTensor, ItemSource, Label, Targets,
-    read_csv, read_csv_each, read_idx, read_npy,
+    Arrays, CifarLabels, Dataset, GraphData, GraphOptions, HostTensor, ItemSource, Targets, read_idx,
+    read_npy,
 };
 
 /// What files hold.
@@ -41,13 +43,15 @@ pub(super) struct Items {
     pub(super) skipped: Vec<String>,
     /// The graph whose nodes the items are.
     pub(super) graph: Option<Arc<GraphData>>,
+    /// What was learned of the file.
+    pub(super) mapping: DataMapping,
 }
 
-/// Reads files.
-pub(super) type Read = Arc<dyn Fn(&Common) -> Result<Content> + Send + Sync>;
+/// Reads files, with what another run has learned of its data.
+pub(super) type Read = Arc<dyn Fn(&Common, Option<&DataMapping>) -> Result<Content> + Send + Sync>;
 
 fn reader(f: impl Fn(&Common) -> Result<Items> + Send + Sync + 'static) -> Read {
-    Arc::new(move |common| f(common).map(Content::Items))
+    Arc::new(move |common, _| f(common).map(Content::Items))
 }
 
 /// Keys that hold paths.
@@ -89,6 +93,47 @@ enum EncodingKind {
     Tokenizer,
 }
 
+/// `"refuse"`, `"auto"`, or a list of columns.
+struct CategoriesKind(Categories);
+
+impl<'de> Deserialize<'de> for CategoriesKind {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        let v = Value::deserialize(d)?;
+        Ok(CategoriesKind(match (v.as_str(), v.as_array()) {
+            (Some("refuse"), _) => Categories::Refuse,
+            (Some("auto"), _) => Categories::Auto,
+            (_, Some(list)) => {
+                let columns =
+                    list.iter().cloned().map(Column::try_from).collect::<std::result::Result<_, _>>();
+                Categories::Columns(columns.map_err(serde::de::Error::custom)?)
+            }
+            _ => {
+                let text = format!("expected \"refuse\", \"auto\" or a list of columns, got {v}");
+                return Err(serde::de::Error::custom(text));
+            }
+        }))
+    }
+}
+
+/// `"refuse"`, `"skip"`, `"mean"`, or a number.
+struct MissingKind(Missing);
+
+impl<'de> Deserialize<'de> for MissingKind {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        let v = Value::deserialize(d)?;
+        Ok(MissingKind(match (v.as_str(), v.as_f64()) {
+            (Some("refuse"), _) => Missing::Refuse,
+            (Some("skip"), _) => Missing::Skip,
+            (Some("mean"), _) => Missing::Mean,
+            (_, Some(x)) if (x as f32).is_finite() => Missing::Value(x as f32),
+            _ => {
+                let text = format!("expected \"refuse\", \"skip\", \"mean\" or a number, got {v}");
+                return Err(serde::de::Error::custom(text));
+            }
+        }))
+    }
+}
+
 /// One file or several.
 struct Files(Vec<PathBuf>);
 
@@ -114,7 +159,32 @@ pub(super) static FILES: &[Row<Read>] = &[
         header: Option<bool> = null;
         label: Column = "last";
         separator: char = ",";
-    } |_path| reader(move |c| table(&csv, header, label, separator, c))),
+        categorical: CategoriesKind = "refuse";
+        missing: MissingKind = "refuse";
+        classes: Option<Vec<String>> = null;
+        drop: Vec<Column> = [];
+    } |path| {
+        if classes.as_ref().is_some_and(|list| list.is_empty() || list.iter().collect::<BTreeSet<_>>().len() < list.len()) {
+            return Err(NnError::config(join(path, "classes"), "expected different names of classes, got none or one twice"));
+        }
+        let target = move |c: &Common| match (c.target, &classes) {
+            (Some(TargetKind::Value), _) => Target::Value(label.clone()),
+            (_, Some(list)) => Target::Classes(label.clone(), list.clone()),
+            _ => Target::Class(label.clone()),
+        };
+        Arc::new(move |c, mapping| {
+            let options = TableOptions {
+                header,
+                separator,
+                target: target(c),
+                categories: categorical.0.clone(),
+                missing: missing.0,
+                drop: drop.clone(),
+                scale: c.scale as f32,
+            };
+            table(&csv, &options, c, mapping).map(Content::Items)
+        })
+    }),
     row!("npy" { npy: PathBuf; targets: Option<PathBuf> = null; features: Features = "values"; } |_path| {
         reader(move |c| {
             let y = targets.as_ref().map(read_npy).transpose()?;
@@ -157,9 +227,12 @@ pub(super) static FILES: &[Row<Read>] = &[
             let what = "expected a file with the encoding \"tokenizer\", and only with it";
             return Err(NnError::config(join(path, "tokenizer"), what));
         }
-        Arc::new(move |_| {
+        Arc::new(move |_, mapping| {
             let written = read_text(&text)?;
             let encoding: Arc<dyn Encoding> = match (encoding, &tokenizer) {
+                (EncodingKind::Characters, _) if let Some(known) = mapping.and_then(|m| m.vocabulary.as_ref()) => {
+                    Arc::new(Characters::of(known))
+                }
                 (EncodingKind::Bytes, _) => Arc::new(Bytes),
                 (EncodingKind::Tokenizer, Some(file)) => open_tokenizer(file)?,
                 _ => Arc::new(Characters::of(&written)),
@@ -181,7 +254,7 @@ pub(super) static FILES: &[Row<Read>] = &[
         let items = graph.labels(&labels, &options)?;
         let classes = Some(items.y().to_vec::<i64>()?);
         let (items, graph) = (Arc::new(items), Some(Arc::new(graph)));
-        Ok(Items { items, labels: classes, sorted: false, scale: 1.0, skipped: vec![], graph })
+        Ok(Items { items, labels: classes, sorted: false, scale: 1.0, skipped: vec![], graph, mapping: DataMapping::default() })
     })),
 ];
 
@@ -208,32 +281,74 @@ fn open_tokenizer(_file: &Path) -> Result<Arc<dyn Encoding>> {
     ))
 }
 
-fn table(path: &Path, header: Option<bool>, label: Column, separator: char, c: &Common) -> Result<Items> {
-    let value = c.target == Some(TargetKind::Value);
-    let label = match (value, label) {
-        (false, Column::Last) => Label::LastClass,
-        (false, Column::At(c)) => Label::Class(c),
-        (true, Column::Last) => Label::LastValue,
-        (true, Column::At(c)) => Label::Value(c),
-    };
-    let options = CsvOptions { header, label, scale: c.scale as f32, separator };
+fn table(path: &Path, options: &TableOptions, c: &Common, mapping: Option<&DataMapping>) -> Result<Items> {
     let mut skipped = vec![];
-    let mut data = match c.on_error {
-        OnError::Fail => read_csv(path, &options)?,
-        OnError::Skip => read_csv_each(path, &options, &mut |e| {
-            skipped.push(e.to_string());
-            Ok(())
-        })?,
+    let mut malformed = |e: NnError| match c.on_error {
+        OnError::Fail => Err(e),
+        OnError::Skip => limits::push(&mut skipped, e.to_string()),
     };
+    let table = match mapping.and_then(|m| m.table.as_ref()) {
+        Some(schema) => schema.read(path, true, &mut malformed)?,
+        None => Table::read(path, options, &mut malformed)?,
+    };
+    items_of(table, c, skipped)
+}
+
+/// The rows of a table as items.
+fn items_of(table: Table, c: &Common, skipped: Vec<String>) -> Result<Items> {
+    let (width, labels) = (table.schema.features(), table.classes);
+    let targets = match (labels.is_empty(), table.values.is_empty()) {
+        (false, _) => Targets::Classes(limits::copy(&labels)?),
+        (_, false) => Targets::Values { data: table.values, shape: vec![1] },
+        _ => Targets::Values { data: limits::collect((0..table.rows).map(|_| 0.0))?, shape: vec![1] },
+    };
+    let mut data = Dataset::new(table.features, &[width], targets)?;
     if let Some(shape) = &c.item_shape {
-        check_item(shape, data.features().len() / data.len())?;
+        check_item(shape, width)?;
         data = data.reshaped(shape)?;
     }
-    let labels = match data.targets() {
-        Targets::Classes(ids) => Some(limits::copy(ids)?),
-        Targets::Values { .. } => None,
+    let labels = (!labels.is_empty()).then_some(labels);
+    let mapping = DataMapping::of_table(table.schema);
+    Ok(Items { items: Arc::new(data), labels, sorted: false, scale: 1.0, skipped, graph: None, mapping })
+}
+
+/// Items of a further file without targets. Errors: kinds of files whose items are no rows.
+pub(super) fn inference(
+    kind: &str,
+    json: &Value,
+    file: &Path,
+    mapping: &DataMapping,
+    c: &Common,
+) -> Result<Items> {
+    if let Some(schema) = mapping.table.as_ref().filter(|_| kind == "csv") {
+        let mut skipped = vec![];
+        let table = schema.read(file, false, &mut |e| match c.on_error {
+            OnError::Fail => Err(e),
+            OnError::Skip => limits::push(&mut skipped, e.to_string()),
+        })?;
+        return items_of(table, c, skipped);
+    }
+    let option = |name: &str, default: &str| json[name].as_str().unwrap_or(default).to_string();
+    let features = match option("features", "values").as_str() {
+        "ids" => Features::Ids,
+        _ => Features::Values,
     };
-    Ok(Items { items: Arc::new(data), labels, sorted: false, scale: 1.0, skipped, graph: None })
+    let alone = Common { target: Some(TargetKind::Input), ..c.clone() };
+    match kind {
+        "npy" => arrays(read_npy(file)?, None, features, &alone),
+        "idx" => arrays(read_idx(file)?, None, features, &alone),
+        "npz" => {
+            let x = option("x", "x");
+            let found = open_npz(file, &[&x])?.remove(&x);
+            let found = found.ok_or_else(|| invalid("npz", "x", "an array", "none"))?;
+            arrays(found, None, features, &alone)
+        }
+        _ => {
+            let what =
+                format!("expected data of csv, npy, npz or idx, whose items are rows, got a run on `{kind}`");
+            Err(NnError::config("data", what))
+        }
+    }
 }
 
 /// Error unless items have as many elements as the shape.
@@ -288,6 +403,7 @@ fn arrays(mut x: HostTensor, y: Option<HostTensor>, features: Features, c: &Comm
         scale,
         skipped: vec![],
         graph: None,
+        mapping: DataMapping::default(),
     })
 }
 
@@ -299,6 +415,7 @@ fn folder(root: &Path, gray: bool, size: Option<[u32; 2]>, c: &Common) -> Result
         images = images.resize(h, w)?;
     }
     let labels = limits::collect((0..images.len()).map(|i| images.class(i).unwrap_or(0)))?;
+    let mapping = DataMapping { classes: Some(images.class_names().to_vec()), ..DataMapping::default() };
     Ok(Items {
         items: Arc::new(images),
         labels: Some(labels),
@@ -306,6 +423,7 @@ fn folder(root: &Path, gray: bool, size: Option<[u32; 2]>, c: &Common) -> Result
         scale: c.scale,
         skipped: vec![],
         graph: None,
+        mapping,
     })
 }
 

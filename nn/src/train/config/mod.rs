@@ -19,7 +19,8 @@
 //! | `metrics` | a list of [`MetricConfig`], measured on the test data |
 //! | `train` | [`TrainConfig`]: epochs, batches, accumulation, clipping, early stopping, moving average, precision, anomaly mode, recording, seed, run folder |
 //!
-//! Keys of files: `csv` with `header`, `label` (`"last"` or a column), `separator`; `npy` and `idx` with `targets`, `npz` with the names `x` and
+//! Keys of files: `csv` with `header`, `label` (`"last"`, the name of a column or its number), `separator`, `categorical` (`"refuse"`, `"auto"` or a
+//! list of columns), `missing` (`"refuse"`, `"skip"`, `"mean"` or a number), `classes` (names, where labels are texts), `drop` (columns); `npy` and `idx` with `targets`, `npz` with the names `x` and
 //! `y`, `npy` and `npz` with `features` (`"values"`, `"ids"`); `cifar` with `dataset` (`"cifar10"`, `"cifar100"`, `"cifar100_coarse"`);
 //! `images` with `channels` (`"rgb"`, `"gray"`) and `size`; `text` with `length`, `step`, `encoding` (`"characters"`, `"bytes"`, `"tokenizer"` with the file under `tokenizer`); `graph`, a CSV file of edges, with `labels` (a
 //! CSV file of nodes and their classes), `nodes` (one of their features, a line for each; one-hot ids without it), `undirected`, `weighted`,
@@ -51,28 +52,35 @@ mod data;
 mod files;
 mod kind;
 mod loss;
+mod mapping;
 mod metrics;
 mod optimizer;
 mod parts;
 mod sampler;
+mod saved;
 mod schedule;
+mod schema;
 mod train;
 mod transform;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use trefoil::DType;
 
-pub use self::data::{Column, Common, Data, DataConfig, Division, OnError, Sources, TargetKind};
+pub use self::data::{Common, Data, DataConfig, Division, OnError, Sources, TargetKind};
 pub use self::loss::LossConfig;
+pub use self::mapping::DataMapping;
 pub use self::metrics::MetricConfig;
 pub use self::optimizer::{GroupConfig, OptimizerConfig};
 pub use self::sampler::SamplerConfig;
+pub use self::saved::{RunInfo, SavedRun, Weights};
 pub use self::schedule::ScheduleConfig;
+pub use self::schema::json_schema;
 pub use self::train::{Anomaly, EmaConfig, Precision, ScalingConfig, StoppingConfig, TrainConfig};
 pub use self::transform::{On, TransformConfig};
+pub use crate::train::data::table::Column;
 
 use self::kind::kinds;
 use self::loss::ClassesLast;
@@ -104,6 +112,8 @@ pub struct Config {
     pub metrics: Vec<MetricConfig>,
     /// Length, batches, precision, run folder.
     pub train: TrainConfig,
+    /// The sections as they were read.
+    json: Map<String, Value>,
 }
 
 /// A section of a run that has a type, or is a list of such.
@@ -171,6 +181,7 @@ impl Config {
     fn read(json: Value, model: impl FnOnce(Option<Value>) -> Result<ModelConfig>) -> Result<Config> {
         limits::check_numbers("", "", &json)?;
         let mut keys = object(".", json, "an object")?;
+        let written = keys.clone();
         check_keys("", "a training run", &keys, KEYS.iter().copied())?;
         let mut section = |key: &str| keys.remove(key).filter(|v| !v.is_null());
         let metrics = match section("metrics") {
@@ -197,9 +208,19 @@ impl Config {
                 .collect::<Result<_>>()?,
             train: section("train")
                 .map_or_else(|| Ok(TrainConfig::default()), |v| TrainConfig::read("train", v))?,
+            json: written,
         };
         config.check()?;
         Ok(config)
+    }
+
+    /// The run as JSON, as the run folder keeps it: sections as they were read, `data` and `train` as they are now.
+    pub fn to_json(&self) -> Value {
+        let mut json = self.json.clone();
+        json.insert("data".into(), self.data.json().clone());
+        // Its fields are numbers, texts and lists of them.
+        json.insert("train".into(), serde_json::to_value(&self.train).unwrap_or_default());
+        Value::Object(json)
     }
 
     /// Reads a file. Errors: [`NnError::Io`], and those of [`Config::parse`] with the file's name.
@@ -368,7 +389,8 @@ impl Config {
         sources: &Sources,
         device: &Device,
     ) -> Result<Trainer<'a>> {
-        let options = self.options(sources.train.items());
+        let mut options = self.options(sources.train.items());
+        options.files = saved::files(self, data, device, model)?;
         let objective = self.objective(data, device)?;
         let site = metrics::Site { device, classes: data.classes(), items: data.test_items().max(1) };
         let mut trainer = match self.closure_optimizer(model)? {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use trefoil::DType;
 use trefoil::ops::optimizer::LossScale;
@@ -14,7 +14,7 @@ use crate::train::optim::Optimizer;
 use crate::train::trainer::{Clip, EarlyStopping};
 
 /// Length, batches, precision, run folder.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainConfig {
     /// Epochs.
@@ -28,14 +28,19 @@ pub struct TrainConfig {
     /// New order in every epoch.
     pub shuffle: bool,
     /// Largest Euclidean norm of the gradients.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
     /// Largest absolute value of a gradient.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_value: Option<f64>,
     /// Epochs without improvement after which training ends; short for `early_stopping`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub patience: Option<u64>,
     /// When to end before the last epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<StoppingConfig>,
     /// Moving average of the parameters.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ema: Option<EmaConfig>,
     /// Parameters and layers that are not trained, as [`LayerExt::freeze`](crate::LayerExt::freeze) takes them: `["encoder", "*.bias"]`.
     pub freeze: Vec<String>,
@@ -44,6 +49,7 @@ pub struct TrainConfig {
     /// f32 originals of 16-bit parameters (default true).
     pub master_weights: bool,
     /// Scaling of the loss; by default for f16 only.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scaling: Option<ScalingConfig>,
     /// Looks for values that are not finite: true, or how many steps pass between two looks.
     pub anomaly: Anomaly,
@@ -53,11 +59,12 @@ pub struct TrainConfig {
     /// [`TrainOptions::memory_format`](crate::trainer::TrainOptions::memory_format).
     pub memory_format: MemoryFormat,
     /// Run folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<PathBuf>,
 }
 
 /// Dtype of parameters and data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
     /// 32 bits.
@@ -81,7 +88,7 @@ impl Precision {
 }
 
 /// When to end before the last epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoppingConfig {
     /// Epochs without improvement that are tolerated.
@@ -92,7 +99,7 @@ pub struct StoppingConfig {
 }
 
 /// Moving average of the parameters: its decay, or an object.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(try_from = "Value")]
 pub struct EmaConfig {
     /// Decay per step.
@@ -128,6 +135,18 @@ impl TryFrom<Value> for EmaConfig {
 #[serde(try_from = "Value")]
 pub struct ScalingConfig(Option<(f64, LossScale)>);
 
+impl Serialize for ScalingConfig {
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        match &self.0 {
+            None => false.serialize(s),
+            Some((initial, f)) => serde_json::json!({
+                "initial": initial, "growth": f.growth, "backoff": f.backoff, "interval": f.interval
+            })
+            .serialize(s),
+        }
+    }
+}
+
 const INITIAL: f64 = 65536.0;
 
 impl TryFrom<Value> for ScalingConfig {
@@ -158,6 +177,15 @@ impl TryFrom<Value> for ScalingConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(try_from = "Value")]
 pub struct Anomaly(pub Option<u64>);
+
+impl Serialize for Anomaly {
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        match self.0 {
+            None => false.serialize(s),
+            Some(steps) => steps.serialize(s),
+        }
+    }
+}
 
 impl TryFrom<Value> for Anomaly {
     type Error = String;

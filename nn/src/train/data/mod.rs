@@ -1,6 +1,6 @@
 //! Data: from files to batches on the device.
 //!
-//! Readers ([`read_csv`], [`read_npy`], [`read_npz`], [`read_idx`], [`read_cifar`], image folders, [`text`]) give a [`Dataset`], [`HostTensor`]s that make
+//! Readers ([`read_csv`], [`table::Table`], [`read_npy`], [`read_npz`], [`read_idx`], [`read_cifar`], image folders, [`text`]) give a [`Dataset`], [`HostTensor`]s that make
 //! [`Arrays`], or another [`ItemSource`] that makes items when they are asked for. A [`Source`] serves them to a
 //! [`Trainer`](crate::Trainer) as batches on the device, in an order that follows from seed and epoch:
 //!
@@ -26,6 +26,7 @@ mod npy;
 mod npz;
 mod sampler;
 mod source;
+pub mod table;
 pub mod text;
 pub mod transform;
 

@@ -25,6 +25,10 @@ pub trait Encoding: Send + Sync {
     fn decode(&self, ids: &[u32]) -> Result<String>;
     /// Number of ids.
     fn size(&self) -> usize;
+    /// The characters by id, where ids are characters; none for other encodings.
+    fn vocabulary(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The bytes of UTF-8: 256 ids, any text.
@@ -92,6 +96,10 @@ impl Encoding for Characters {
 
     fn size(&self) -> usize {
         self.chars.len()
+    }
+
+    fn vocabulary(&self) -> Option<String> {
+        Some(self.chars.iter().collect())
     }
 }
 

@@ -1,6 +1,6 @@
-//! Constructors for every rule, with PyTorch's constants where PyTorch has the rule and the paper's otherwise.
+//! An optimizer's constructor for every rule, with the constants of the rule's own constructor.
 
-use trefoil::ops::optimizer::{AdaptiveRule, OptimRule, Prox};
+use trefoil::ops::optimizer::{AdaptiveRule, OptimRule};
 
 use super::{Group, Optimizer};
 use crate::core::error::Result;
@@ -21,67 +21,61 @@ macro_rules! constructors {
 
 constructors! {
     /// Gradient descent, `torch.optim.SGD`.
-    sgd() => OptimRule::Sgd { wd: 0.0 };
+    sgd() => OptimRule::sgd();
     /// Gradient descent with momentum, `torch.optim.SGD(momentum=mu)`.
-    momentum(mu) => OptimRule::Momentum { mu, damp: 0.0, wd: 0.0, nesterov: false };
+    momentum(mu) => OptimRule::momentum(mu);
     /// Nesterov's accelerated descent, `torch.optim.SGD(momentum=mu, nesterov=True)`.
-    nesterov(mu) => OptimRule::Momentum { mu, damp: 0.0, wd: 0.0, nesterov: true };
+    nesterov(mu) => OptimRule::nesterov(mu);
     /// Adam (Kingma and Ba, 2015), `torch.optim.Adam`.
-    adam() => OptimRule::Adam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0 };
+    adam() => OptimRule::adam();
     /// AdamW (Loshchilov and Hutter, 2019), `torch.optim.AdamW` (whose decay is 0.01).
-    adamw(wd) => OptimRule::AdamW { b1: 0.9, b2: 0.999, eps: 1e-8, wd };
+    adamw(wd) => OptimRule::adamw(wd);
     /// Adam whose second moment never falls (Reddi et al., 2018), `torch.optim.Adam(amsgrad=True)`.
-    amsgrad() => OptimRule::AmsGrad { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0, decoupled: false };
+    amsgrad() => OptimRule::amsgrad();
     /// Running mean of squares, `torch.optim.RMSprop`.
-    rmsprop() => OptimRule::RmsProp { a: 0.99, eps: 1e-8, wd: 0.0, mu: 0.0, centered: false };
+    rmsprop() => OptimRule::rmsprop();
     /// Adagrad (Duchi et al., 2011), `torch.optim.Adagrad`.
-    adagrad() => OptimRule::Adagrad { lr_decay: 0.0, eps: 1e-10, wd: 0.0 };
+    adagrad() => OptimRule::adagrad();
     /// Adadelta (Zeiler, 2012), `torch.optim.Adadelta`.
-    adadelta() => OptimRule::Adadelta { rho: 0.9, eps: 1e-6, wd: 0.0 };
+    adadelta() => OptimRule::adadelta();
     /// Adam with the infinity norm, `torch.optim.Adamax`.
-    adamax() => OptimRule::AdaMax { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0 };
+    adamax() => OptimRule::adamax();
     /// Adam with Nesterov momentum (Dozat, 2016), `torch.optim.NAdam`.
-    nadam() => OptimRule::Nadam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0, psi: Some(0.004), decoupled: false };
+    nadam() => OptimRule::nadam();
     /// Adam with a rectified rate (Liu et al., 2020), `torch.optim.RAdam`.
-    radam() => OptimRule::RAdam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0, decoupled: false };
+    radam() => OptimRule::radam();
     /// Averaged descent, `torch.optim.ASGD`; the mean is the state `ax`.
-    asgd() => OptimRule::Asgd { lambd: 1e-4, alpha: 0.75, t0: 1e6, wd: 0.0 };
+    asgd() => OptimRule::asgd();
     /// Resilient backpropagation for full batches (Riedmiller and Braun, 1993), `torch.optim.Rprop`; `lr` is the first step.
-    rprop() => OptimRule::Rprop { up: 1.2, down: 0.5, least: 1e-6, most: 50.0 };
+    rprop() => OptimRule::rprop();
     /// Sign of a momentum (Chen et al., 2023) with decoupled weight decay.
-    lion(wd) => OptimRule::Lion { b1: 0.9, b2: 0.99, wd };
+    lion(wd) => OptimRule::lion(wd);
     /// Follow the regularised leader (McMahan et al., 2013) with penalties; starts from the given weights.
-    ftrl(l1, l2) => OptimRule::Ftrl { beta: 1.0, l1, l2, from_w: true };
+    ftrl(l1, l2) => OptimRule::ftrl(l1, l2);
     /// Layer-wise rates for large batches (You et al., 2017). See [`Group::layer_wise`] for biases and normalisations.
-    lars(mu, wd) => OptimRule::Lars { mu, wd, eta: 1e-3, eps: 1e-8, nesterov: false, adapt: true };
+    lars(mu, wd) => OptimRule::lars(mu, wd);
     /// Layer-wise Adam for large batches (You et al., 2020). See [`Group::layer_wise`] for biases and normalisations.
-    lamb(wd) => OptimRule::Lamb {
-        b1: 0.9, b2: 0.999, eps: 1e-6, wd, bias_correction: true, max_norm: 10.0, adapt: true,
-    };
+    lamb(wd) => OptimRule::lamb(wd);
     /// Adaptive Nesterov momentum (Xie et al., 2022) with proximal weight decay.
-    adan(wd) => OptimRule::Adan { b1: 0.98, b2: 0.92, b3: 0.99, eps: 1e-8, wd };
+    adan(wd) => OptimRule::adan(wd);
     /// Clipped second-order steps (Liu et al., 2023); see [`Optimizer::renew_curvature`].
-    sophia(wd) => OptimRule::Sophia { b1: 0.965, gamma: 0.01, eps: 1e-12, wd };
+    sophia(wd) => OptimRule::sophia(wd);
     /// Descent on the learning rate too (Baydin et al., 2018): `rate` is the rate of the rate, `lr` where it starts.
-    hypergradient(rate) => OptimRule::Adaptive(AdaptiveRule::HypergradientSgd { rate });
+    hypergradient(rate) => OptimRule::hypergradient(rate);
     /// Descent without a schedule (Defazio et al., 2024); see [`Optimizer::swap_schedule_free`] for evaluation.
-    schedule_free_sgd() => OptimRule::Adaptive(AdaptiveRule::ScheduleFreeSgd { b: 0.9, wd: 0.0 });
+    schedule_free_sgd() => OptimRule::schedule_free_sgd();
     /// AdamW without a schedule (Defazio et al., 2024); see [`Optimizer::swap_schedule_free`] for evaluation.
-    schedule_free_adamw(wd) => OptimRule::Adaptive(AdaptiveRule::ScheduleFreeAdamW { b: 0.9, b2: 0.999, eps: 1e-8, wd });
+    schedule_free_adamw(wd) => OptimRule::schedule_free_adamw(wd);
     /// Descent that finds its rate (Defazio and Mishchenko, 2023); `lr` is a factor, usually 1. Each device and dtype finds its own.
-    dadapt_sgd(mu) => OptimRule::Adaptive(AdaptiveRule::DAdaptSgd { d0: 1e-6, mu, wd: 0.0, growth: f64::INFINITY });
+    dadapt_sgd(mu) => OptimRule::dadapt_sgd(mu);
     /// Adam that finds its rate (Defazio and Mishchenko, 2023); `lr` is a factor, usually 1. Each device and dtype finds its own.
-    dadapt_adam(wd) => OptimRule::Adaptive(AdaptiveRule::DAdaptAdam {
-        b1: 0.9, b2: 0.999, eps: 1e-8, wd, d0: 1e-6, growth: f64::INFINITY,
-    });
+    dadapt_adam(wd) => OptimRule::dadapt_adam(wd);
     /// Adam that finds its rate (Mishchenko and Defazio, 2023); `lr` is a factor, usually 1. Each device and dtype finds its own.
-    prodigy(wd) => OptimRule::Adaptive(AdaptiveRule::Prodigy {
-        b1: 0.9, b2: 0.999, eps: 1e-8, wd, d0: 1e-6, coef: 1.0, growth: f64::INFINITY,
-    });
+    prodigy(wd) => OptimRule::prodigy(wd);
     /// Proximal gradient steps of an elastic net l1*|w| + l2/2*w^2 (soft thresholding for l2 = 0).
-    proximal(l1, l2) => OptimRule::Proximal(Prox::ElasticNet { l1, l2 });
+    proximal(l1, l2) => OptimRule::proximal(l1, l2);
     /// Projected descent: weights stay within [lo, hi].
-    projected(lo, hi) => OptimRule::Proximal(Prox::Box { lo, hi });
+    projected(lo, hi) => OptimRule::projected(lo, hi);
 }
 
 /// The rule with another weight decay; rules without decay stay as they are.

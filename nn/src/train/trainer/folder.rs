@@ -1,5 +1,6 @@
 //! The run folder: its lock, and the file of metrics.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -24,15 +25,40 @@ pub(super) struct RunFolder {
     /// Epochs in the file of metrics, and the bytes that they take.
     lines: usize,
     len: u64,
+    /// Further files, which are written with the first of this run.
+    files: BTreeMap<String, String>,
 }
 
 impl RunFolder {
     /// Makes and locks the folder; nothing of an earlier run in it changes. Errors: [`NnError::Locked`], [`NnError::Io`].
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Path, files: BTreeMap<String, String>) -> Result<Self> {
+        let own = [LOCK, CHECKPOINT, BEST, METRICS, CURVES];
+        if let Some(name) = files
+            .keys()
+            .find(|n| own.contains(&n.as_str()) || Path::new(n).file_name().is_none_or(|f| f != n.as_str()))
+        {
+            return Err(invalid(
+                "Trainer",
+                "files",
+                "names of files that the run folder does not have already",
+                format!("`{name}`"),
+            ));
+        }
         durable::create_folder(path)?;
         let lock = lock(path)?;
-        remove_temporary(path);
-        Ok(RunFolder { path: path.into(), lock: Some(lock), ours: false, lines: 0, len: 0 })
+        remove_temporary(path, &files);
+        Ok(RunFolder { path: path.into(), lock: Some(lock), ours: false, lines: 0, len: 0, files })
+    }
+
+    /// Writes the further files, as far as they are not there already.
+    fn write_files(&self) -> Result<()> {
+        self.files.iter().try_for_each(|(name, text)| {
+            let path = self.at(name);
+            match std::fs::read(&path) {
+                Ok(found) if found == text.as_bytes() => Ok(()),
+                _ => write_atomic(&path, text.as_bytes()),
+            }
+        })
     }
 
     /// A file of the run.
@@ -60,6 +86,7 @@ impl RunFolder {
                 self.move_aside()?;
                 drop(old);
             } else {
+                self.write_files()?;
                 self.ours = true;
             }
         }
@@ -148,6 +175,7 @@ impl RunFolder {
             write_atomic(&path, text.as_bytes())?;
         }
         (self.ours, self.lines, self.len) = (true, history.len(), text.len() as u64);
+        self.write_files()?;
         Ok(history)
     }
 }
@@ -202,10 +230,11 @@ fn is_at(_file: &File, _path: &Path) -> io::Result<bool> {
 }
 
 /// Removes the temporary files of a process that was killed while it wrote; only the holder of the lock writes.
-fn remove_temporary(folder: &Path) {
+fn remove_temporary(folder: &Path, files: &BTreeMap<String, String>) {
     let ours = |name: &str| {
         [CHECKPOINT, BEST, METRICS, CURVES]
-            .iter()
+            .into_iter()
+            .chain(files.keys().map(String::as_str))
             .any(|f| name.strip_prefix(f).is_some_and(|rest| rest.starts_with(TEMPORARY)))
     };
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -22,7 +22,7 @@ use trefoil::ops::loss::Reduction;
 
 pub use self::callback::{Callback, StepEnd};
 pub use self::options::{Clip, EarlyStopping, Objective, TrainOptions};
-pub use self::report::{Ended, EpochStats, Report, curves, overlay, read_metrics};
+pub use self::report::{Ended, EpochStats, Report, charts, curves, overlay, overlay_charts, read_metrics};
 
 use self::anomaly::Watch;
 use self::callback::Callbacks;
@@ -62,6 +62,9 @@ pub struct Trainer<'a> {
     written_items: Option<Value>,
     epoch: u64,
     within: Option<Within>,
+    norm: LastNorm,
+    /// Where steps leave the norm of their gradients, if they measure it.
+    last_norm: Option<Tensor>,
     best: Option<(f64, u64)>,
     waited: u64,
     history: Vec<EpochStats>,
@@ -80,6 +83,29 @@ pub struct Trainer<'a> {
     totals: Option<Totals>,
     /// Whether the last batch's loss and output are a graph's.
     replayed: bool,
+}
+
+/// Norm of the gradients of the last step, before they were clipped.
+#[derive(Debug, Default)]
+enum LastNorm {
+    /// No step of this epoch has measured one.
+    #[default]
+    None,
+    /// A scalar that was not read yet.
+    Device(Tensor),
+    /// Of a run that was stopped within the epoch.
+    Host(f64),
+}
+
+impl LastNorm {
+    /// Waits for the device.
+    fn read(&self) -> Result<Option<f64>> {
+        Ok(match self {
+            LastNorm::None => None,
+            LastNorm::Device(t) => Some(t.item::<f32>()?.into()),
+            LastNorm::Host(x) => Some(*x),
+        })
+    }
 }
 
 /// A place within an epoch.
@@ -131,8 +157,10 @@ impl<'a> Trainer<'a> {
                 format!("{reduction:?}"),
             ));
         }
-        let folder = options.run.as_deref().map(RunFolder::open).transpose()?;
+        let folder =
+            options.run.as_deref().map(|run| RunFolder::open(run, options.files.clone())).transpose()?;
         let base_lr = optimizer.lr();
+        let measured = matches!(options.clip, Some(Clip::Norm(_)));
         let watch = options.anomaly.map(|_| Watch::new(device)).transpose()?;
         let mut trainer = Trainer {
             model,
@@ -146,6 +174,8 @@ impl<'a> Trainer<'a> {
             written_items: None,
             epoch: 0,
             within: None,
+            norm: LastNorm::None,
+            last_norm: measured.then(|| Tensor::zeros(device, DType::F32, &[])).transpose()?,
             best: None,
             waited: 0,
             history: vec![],
@@ -219,6 +249,11 @@ impl<'a> Trainer<'a> {
     /// Loss and accuracy of the model in evaluation mode.
     pub fn evaluate(&self, data: &dyn Source) -> Result<Scores> {
         self.measure(data, &mut []).map_err(|e| self.explain(e, data))
+    }
+
+    /// As [`evaluate`](Trainer::evaluate), with the trainer's [metrics](Trainer::metric) by name.
+    pub fn evaluate_metrics(&mut self, data: &dyn Source) -> Result<(Scores, BTreeMap<String, f64>)> {
+        self.test(data)
     }
 
     fn explain(&self, e: NnError, data: &dyn Source) -> NnError {
@@ -340,6 +375,7 @@ impl<'a> Trainer<'a> {
         self.check_anomalies()?;
         self.check_loss(totals.read()?.loss)?;
         self.within = Some(Within { batches, sums: totals.sums()? });
+        self.norm = self.norm.read()?.map_or(LastNorm::None, LastNorm::Host);
         self.write_within()
     }
 
@@ -389,6 +425,7 @@ impl<'a> Trainer<'a> {
             };
             drop(bar);
             self.epoch += 1;
+            let norm = std::mem::take(&mut self.norm).read()?;
             let stats = EpochStats {
                 epoch: self.epoch,
                 step: self.optimizer.steps(),
@@ -398,6 +435,7 @@ impl<'a> Trainer<'a> {
                 test_loss: tested.map(|t| t.loss),
                 test_accuracy: tested.and_then(|t| t.accuracy),
                 metrics,
+                grad_norm: norm,
                 seconds: start.elapsed().as_secs_f64(),
             };
             let improved = self.observe(stats.test_loss.unwrap_or(stats.train_loss));

@@ -99,6 +99,9 @@ pub struct TrainOptions {
     /// What else defines the training, by name: kept in the checkpoint, and a run that resumes must have the same. The trainer adds what it
     /// knows itself.
     pub settings: BTreeMap<String, Value>,
+    /// Further files of the run folder, by name, with their texts: what the run was and what its data means. Not compared when a run is resumed;
+    /// written anew then.
+    pub files: BTreeMap<String, String>,
     /// Whether to show progress on the terminal.
     pub progress: bool,
 }
@@ -122,6 +125,7 @@ impl Default for TrainOptions {
             run: None,
             stop: Arc::default(),
             settings: BTreeMap::new(),
+            files: BTreeMap::new(),
             progress: false,
         }
     }

@@ -28,6 +28,9 @@ pub struct EpochStats {
     /// The trainer's metrics on the test data after the epoch, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
+    /// Euclidean norm of the gradients of the epoch's last step before clipping, where they are clipped by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grad_norm: Option<f64>,
     /// Duration.
     pub seconds: f64,
 }
@@ -98,7 +101,7 @@ fn series(name: &str, history: &[EpochStats], f: &Value<'_>) -> Option<Series> {
 
 fn chart(title: &str, series: Vec<Option<Series>>) -> Option<Chart> {
     let series: Vec<_> = series.into_iter().flatten().collect();
-    (!series.is_empty()).then(|| Chart { title: title.into(), x: "epoch".into(), series })
+    (!series.is_empty()).then(|| Chart { title: title.into(), x: "epoch".into(), series, log: false })
 }
 
 /// Names of the metrics of some epochs.
@@ -106,8 +109,13 @@ fn metric_names<'a>(history: impl Iterator<Item = &'a EpochStats>) -> BTreeSet<&
     history.flat_map(|s| s.metrics.keys()).collect()
 }
 
-/// Loss, accuracy and metrics over epochs as SVG.
+/// Loss, accuracy, metrics, gradient norm and learning rate over epochs as SVG.
 pub fn curves(history: &[EpochStats]) -> String {
+    svg(&charts(history))
+}
+
+/// The charts of [`curves`].
+pub fn charts(history: &[EpochStats]) -> Vec<Chart> {
     let line = |name: &str, f: Value<'_>| series(name, history, &f);
     let mut charts = vec![
         chart(
@@ -122,11 +130,18 @@ pub fn curves(history: &[EpochStats]) -> String {
     for name in metric_names(history.iter()) {
         charts.push(chart(name, vec![line("test", Box::new(|s| s.metrics.get(name).copied()))]));
     }
-    svg(&charts.into_iter().flatten().collect::<Vec<_>>())
+    charts.push(chart("gradient norm", vec![line("last step", Box::new(|s| s.grad_norm))]));
+    charts.push(chart("learning rate", vec![line("rate", Box::new(|s| Some(s.lr)))]));
+    charts.into_iter().flatten().collect()
 }
 
 /// Several runs, each with a name, as SVG: a chart for each loss, accuracy, metric and for the learning rate, with a line per run.
 pub fn overlay(runs: &[(String, Vec<EpochStats>)]) -> String {
+    svg(&overlay_charts(runs))
+}
+
+/// The charts of [`overlay`].
+pub fn overlay_charts(runs: &[(String, Vec<EpochStats>)]) -> Vec<Chart> {
     let mut values: Vec<(String, Value<'_>)> = vec![
         ("training loss".into(), Box::new(|s| Some(s.train_loss))),
         ("test loss".into(), Box::new(|s| s.test_loss)),
@@ -136,9 +151,10 @@ pub fn overlay(runs: &[(String, Vec<EpochStats>)]) -> String {
     for name in metric_names(runs.iter().flat_map(|(_, h)| h)) {
         values.push((name.clone(), Box::new(move |s| s.metrics.get(name).copied())));
     }
+    values.push(("gradient norm".into(), Box::new(|s| s.grad_norm)));
     values.push(("learning rate".into(), Box::new(|s| Some(s.lr))));
     let charts = values
         .iter()
         .filter_map(|(title, f)| chart(title, runs.iter().map(|(name, h)| series(name, h, f)).collect()));
-    svg(&charts.collect::<Vec<_>>())
+    charts.collect()
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{BEST, CHECKPOINT, Trainer, Within};
+use super::{BEST, CHECKPOINT, LastNorm, Trainer, Within};
 use crate::core::error::{NnError, Result, invalid};
 use crate::io::checkpoint::{Checkpoint, Progress};
 use crate::io::durable;
@@ -15,6 +15,8 @@ use crate::train::data::Source;
 const ACCUMULATE: &str = "accumulate";
 /// Where a checkpoint within an epoch keeps its position: batches done, and the sums over them.
 const WITHIN: [&str; 5] = ["epoch.batches", "epoch.loss", "epoch.correct", "epoch.items", "epoch.judged"];
+/// Where it keeps the norm of the last step's gradients.
+const NORM: &str = "epoch.grad_norm";
 /// Settings that are compared apart from the others.
 const EPOCHS: &str = "epochs";
 const ITEMS: &str = "items";
@@ -127,6 +129,7 @@ impl Trainer<'_> {
             plateau.waited = p.state.get("plateau.waited").copied().unwrap_or(0);
             plateau.cooling = p.state.get("plateau.cooling").copied().unwrap_or(0);
         }
+        self.norm = number(NORM).map_or(LastNorm::None, LastNorm::Host);
         let [batches, sums @ ..] = WITHIN.map(|key| p.state.get(key).copied());
         self.within = batches.map(|batches| Within { batches, sums: sums.map(Option::unwrap_or_default) });
         self.written_items = p.settings.get(ITEMS).cloned();
@@ -162,6 +165,9 @@ impl Trainer<'_> {
         if let Some(Within { batches, sums: [loss, correct, items, judged] }) = self.within {
             let values = [batches, loss, correct, items, judged];
             state.extend(WITHIN.iter().zip(values).map(|(key, v)| (key.to_string(), v)));
+            if let LastNorm::Host(norm) = self.norm {
+                state.insert(NORM.into(), norm.to_bits());
+            }
         }
         Progress {
             epoch: self.epoch,

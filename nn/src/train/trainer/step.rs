@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::{Clip, StepEnd, TRAIN, Trainer};
+use super::{Clip, LastNorm, StepEnd, TRAIN, Trainer};
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::hooks;
 use crate::core::span::span;
@@ -184,7 +184,10 @@ impl Trainer<'_> {
     fn clip_and_step(&mut self) -> Result<()> {
         let bad = self.watch.as_ref().map(|w| w.bad());
         match self.options.clip {
-            Some(Clip::Norm(n)) => return self.optimizer.step_clipped_unless(n, 2.0, bad).map(drop),
+            Some(Clip::Norm(n)) => {
+                let norm = self.optimizer.step_clipped_unless(n, 2.0, bad)?;
+                return self.last_norm.as_ref().map_or(Ok(()), |last| last.assign(&norm));
+            }
             Some(Clip::Value(c)) => self.optimizer.clip_grad_value(c)?,
             None => {}
         }
@@ -196,6 +199,9 @@ impl Trainer<'_> {
         let step = self.optimizer.steps();
         if let Some(w) = &self.watch {
             w.end_step(step);
+        }
+        if let Some(norm) = &self.last_norm {
+            self.norm = LastNorm::Device(norm.clone());
         }
         let (epoch, lr) = (self.epoch + 1, self.optimizer.lr());
         if self.replayed && !self.callbacks.0.is_empty() {
