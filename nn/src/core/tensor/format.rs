@@ -7,7 +7,7 @@ use crate::core::autograd::BackwardCtx;
 use crate::core::error::{Result, invalid};
 
 /// The order of a tensor's elements in memory, `torch.memory_format`. Shapes and results do not depend on it (but for the order of sums).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryFormat {
     /// Row-major, `torch.contiguous_format`.

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use serde_json::Value;
+use trefoil::DType;
 use trefoil::ops::loss::Reduction;
 
 pub use self::callback::{Callback, StepEnd};
