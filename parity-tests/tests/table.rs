@@ -100,6 +100,7 @@ const BEYOND: &[&str] = &[
     "gemm_2to4",
     "residual_batchnorm_relu",
     "residual_batchnorm_relu_backward",
+    "qr",
 ];
 
 /// Kernels of the table without a golden case, in any folder: what they do is proven by random parity against a reference alone, and by their gradients.
@@ -129,6 +130,7 @@ const WITHOUT_GOLDEN: &[&str] = &[
     "mesh_conv_planned_backward",
     "message_passing_planned",
     "message_passing_planned_backward",
+    "qr",
     "residual_batchnorm_relu",
     "residual_batchnorm_relu_backward",
     "rnn_sequence",
