@@ -4,7 +4,7 @@
  * optimizer for hidden layers in neural networks" (2024), zeropower_via_newtonschulz5.
  */
 
-// Units: FLOATS64
+// Units: REALS
 /* part[batch, splits] = sums of squares of chunks of x [batch, n]. */
 GK_KERNEL(square_sums)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 n, gk_i64 chunk, gk_i64 splits, gk_i64 work)
 {

@@ -6,7 +6,7 @@ use trefoil::ops::linalg::{LuDet, LuFactor, Qr, Triangular, TriangularSolveBwd};
 use trefoil::{Buffer, DType, View, ViewMut};
 
 use super::Bound::Derived;
-use super::{F32, FLOATS, Kernel, k};
+use super::{F32, Kernel, k};
 use crate::device::{Cx, R};
 use crate::sampler::Dom::Any;
 use crate::sampler::Sample;
@@ -144,7 +144,10 @@ fn identities(cx: &Cx<'_>, a: &View<'_>) -> R<Buffer> {
     let each: Vec<f64> = (0..n * n).map(|i| if i % (n + 1) == 0 { 1.0 } else { 0.0 }).collect();
     let all = each.repeat(lead.iter().product());
     let mut b = cx.scratch(a.dtype(), all.len())?;
-    cx.gpu.write_bytes(b.view_mut(), &crate::suite::HostTensor::from_f64(a.dtype(), &[all.len()], &all).bytes)?;
+    cx.gpu.write_bytes(
+        b.view_mut(),
+        &crate::suite::HostTensor::from_f64(a.dtype(), &[all.len()], &all).bytes,
+    )?;
     Ok(b)
 }
 
@@ -378,12 +381,20 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         .units(16.0, CONDITION)
         .composite()
         .sample(draw_system),
-    k("solve_backward", "B9.3", "dX, A, X", "-", "dA, dB", &["lu_factor", "lu_solve", "gemm"], solve_backward)
-        .dtypes(F32)
-        .bound(Derived)
-        .units(16.0, CONDITION)
-        .composite()
-        .grad_of("solve"),
+    k(
+        "solve_backward",
+        "B9.3",
+        "dX, A, X",
+        "-",
+        "dA, dB",
+        &["lu_factor", "lu_solve", "gemm"],
+        solve_backward,
+    )
+    .dtypes(F32)
+    .bound(Derived)
+    .units(16.0, CONDITION)
+    .composite()
+    .grad_of("solve"),
     k("inv", "B9.3", "A", "-", "Y", &["lu_factor", "lu_solve"], inv)
         .dtypes(F32)
         .bound(Derived)
@@ -412,7 +423,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         .sample(draw_square),
     k("qr", "B9.4", "A", "-", "Q, R", &["qr"], qr).dtypes(F32).bound(Derived).sample(draw_rectangle),
     k("newton_schulz", "B9.8", "X", "steps=5", "Y", &["newton_schulz"], newton_schulz)
-        .dtypes(FLOATS)
+        .dtypes(F32)
         .bound(Derived)
         .sample(draw_iteration),
 ]];

@@ -11,7 +11,8 @@ pub(super) fn householder(a: &Dense) -> Result<(Dense, Dense)> {
     let (mut r, mut vectors) = (a.clone(), with_capacity(k)?);
     for j in 0..k {
         // The largest magnitude is divided out, so that squares stay in range.
-        let largest = (j..rows).map(|i| r[(i, j)].abs()).fold(0.0, |a: f64, b| if b.is_nan() { b } else { a.max(b) });
+        let largest =
+            (j..rows).map(|i| r[(i, j)].abs()).fold(0.0, |a: f64, b| if b.is_nan() { b } else { a.max(b) });
         let below = (j + 1..rows).any(|i| r[(i, j)] != 0.0);
         let mut v = filled(rows, 0.0)?;
         let mut tau = 0.0;

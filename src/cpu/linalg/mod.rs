@@ -324,8 +324,10 @@ impl LinalgOps for CpuBackend {
         for i in 0..m.batch {
             let (f, mut v) = (lu.get(i)?, b.get(i)?);
             let exchanges = rows[i * n..(i + 1) * n].iter().enumerate();
-            let mut exchanges: Vec<_> =
-                exchanges.filter(|(_, p)| **p >= 1 && **p as usize <= n).map(|(i, p)| (i, *p as usize - 1)).try_vec()?;
+            let mut exchanges: Vec<_> = exchanges
+                .filter(|(_, p)| **p >= 1 && **p as usize <= n)
+                .map(|(i, p)| (i, *p as usize - 1))
+                .try_vec()?;
             let (low, high) = (Triangular::lower().unit(true).trans(trans), Triangular::upper().trans(trans));
             if trans {
                 v = solve_triangle(low, &f, &solve_triangle(high, &f, &v)?)?;

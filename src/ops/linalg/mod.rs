@@ -129,8 +129,8 @@ op_family! {
         /// (which neither overflows nor underflows). Oracle `torch.linalg.det`, `torch.linalg.slogdet`.
         fn lu_det(&self, io: LuDet<'_>) -> Result<()>;
         /// Newton-Schulz iteration towards the nearest matrix with orthonormal rows or columns: X / (|X| + 1e-7) with the Frobenius norm, then
-        /// `steps` times X <- a X + (b A + c A A) X with A = X X^T and (a, b, c) = (3.4445, -4.775, 2.0315); with more rows than columns of the
-        /// transpose. x, y [.., m, n] are f32, f64, f16 or bf16. Singular values end between about 0.7 and 1.2. No gradient. At most 64 steps.
+        /// `steps` times X <- a X + (b A + c A A) X with A = X X^T and (a, b, c) = (3.4445, -4.775, 2.0315); with more rows than columns on the
+        /// transpose; x, y [.., m, n]. Singular values end between about 0.7 and 1.2. No gradient. At most 64 steps.
         /// Source: `zeropower_via_newtonschulz5` of Muon (Jordan et al., 2024).
         fn newton_schulz(&self, steps: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()>;
     }
@@ -168,11 +168,6 @@ impl Matrices {
 /// Contiguous f32 or f64 matrices [.., m, n].
 pub(crate) fn matrices(op: &'static str, arg: &'static str, v: &View<'_>) -> Result<Matrices> {
     check::one_of(op, arg, v, &[DType::F32, DType::F64])?;
-    sides(op, arg, v)
-}
-
-/// Contiguous matrices [.., m, n] of any dtype.
-fn sides(op: &'static str, arg: &'static str, v: &View<'_>) -> Result<Matrices> {
     let Some((lead, &[rows, cols])) = v.shape().split_last_chunk::<2>() else {
         return Err(GpuError::invalid(op, arg, "matrices [.., m, n]", format!("shape {:?}", v.shape())));
     };
@@ -295,8 +290,7 @@ pub(crate) fn check_lu_det(io: &LuDet<'_>) -> Result<Matrices> {
 /// Checks of [`LinalgOps::newton_schulz`].
 pub(crate) fn check_newton_schulz(steps: usize, x: &View<'_>, y: &ViewMut<'_>) -> Result<Matrices> {
     const OP: &str = "newton_schulz";
-    check::float(OP, "x", x)?;
-    let m = sides(OP, "x", x)?;
+    let m = matrices(OP, "x", x)?;
     check::exact_output(OP, "y", y, x.shape(), x.dtype(), &mut vec![("x", *x)])?;
     if steps <= NEWTON_SCHULZ_STEPS {
         return Ok(m);

@@ -1,7 +1,7 @@
 //! Kernels of `kernels/common/linalg`.
 // Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
 
-use crate::spec::{FLOATS64, REALS, kernel_args, kernel_table};
+use crate::spec::{REALS, kernel_args, kernel_table};
 
 kernel_args! {
     /// Arguments of `cholesky_block`.
@@ -190,8 +190,8 @@ kernel_table! {
     LU_PERMUTATION: LuPermutationArgs = "linalg/lu.c" "lu_permutation" [(REALS, &[])];
     LU_PERMUTE: LuPermuteArgs = "linalg/lu.c" "lu_permute" [(REALS, &[])];
     LU_DET: LuDetArgs = "linalg/lu.c" "lu_det" [(REALS, &[])];
-    SQUARE_SUMS: SquareSumsArgs = "linalg/newton_schulz.c" "square_sums" [(FLOATS64, &[])];
-    OVER_NORM: OverNormArgs = "linalg/newton_schulz.c" "over_norm" [(FLOATS64, &[])];
+    SQUARE_SUMS: SquareSumsArgs = "linalg/newton_schulz.c" "square_sums" [(REALS, &[])];
+    OVER_NORM: OverNormArgs = "linalg/newton_schulz.c" "over_norm" [(REALS, &[])];
     MATRIX_SCALE: MatrixScaleArgs = "linalg/qr.c" "matrix_scale" [(REALS, &[])];
     QR_PANEL: QrPanelArgs = "linalg/qr.c" "qr_panel" [(REALS, &[])];
     TRIANGULAR_SOLVE: TriangularSolveArgs = "linalg/triangle.c" "triangular_solve" [(REALS, &[])];

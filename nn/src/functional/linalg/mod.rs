@@ -1,6 +1,7 @@
 //! Dense linear algebra: factorisations, systems, determinants.
 
 mod lu;
+mod matrix_exp;
 mod qr;
 mod triangular;
 
@@ -40,7 +41,7 @@ fn check_info(op: &'static str, info: &Tensor, what: &'static str) -> Result<()>
 }
 
 impl Tensor {
-    /// Newton-Schulz iteration towards the nearest matrix with orthonormal rows or columns, of each matrix of `[.., m, n]`, floats: see
+    /// Newton-Schulz iteration towards the nearest matrix with orthonormal rows or columns, of each matrix of `[.., m, n]`, f32 or f64: see
     /// [`LinalgOps::newton_schulz`](trefoil::ops::linalg::LinalgOps::newton_schulz). Muon takes 5 steps. No gradient.
     pub fn newton_schulz(&self, steps: usize) -> Result<Tensor> {
         let x = self.detach().contiguous()?;

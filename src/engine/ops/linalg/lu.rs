@@ -1,6 +1,7 @@
 //! LU factors, their systems and determinants.
 
 use super::matrix::{Mat, TILE};
+use super::plan::TriangularProblem;
 use super::triangular::System;
 use crate::buffer::{View, ViewMut};
 use crate::driver::Ptr;
@@ -77,6 +78,8 @@ impl Engine {
             return Ok(());
         }
         let (dt, n, k) = (lu.dtype(), m.rows, m.cols);
+        // A variant that is pinned and does not apply is refused before anything is written.
+        self.plan("triangular_solve", &TriangularProblem { batch: m.batch, n, k })?;
         let perm = self.scratch(DType::I32, m.batch * n)?;
         let args = LuPermutationArgs {
             pivots: self.arg_in(&pivots),
@@ -120,8 +123,13 @@ impl Engine {
         let m = check_lu_det(&io)?;
         let outputs = [&io.det, &io.sign, &io.logabsdet].map(|o| o.as_ref().map(ViewMut::as_view));
         let [det, sign, logabs] = outputs;
-        let operands =
-            [("lu", Some(io.lu)), ("pivots", Some(io.pivots)), ("det", det), ("sign", sign), ("logabsdet", logabs)];
+        let operands = [
+            ("lu", Some(io.lu)),
+            ("pivots", Some(io.pivots)),
+            ("det", det),
+            ("sign", sign),
+            ("logabsdet", logabs),
+        ];
         self.check_owner_all(OP, &operands)?;
         if outputs.iter().all(Option::is_none) {
             return Ok(());

@@ -53,20 +53,20 @@ impl Mat {
     }
 
     /// Rows counted from the last of so many.
-    pub(super) fn from_last_row(self, rows: usize) -> Self {
+    pub(super) fn rows_backwards(self, rows: usize) -> Self {
         let last = self.at(rows.saturating_sub(1), 0);
         Mat { rs: -last.rs, ..last }
     }
 
     /// Rows and columns counted from the last.
-    pub(super) fn from_last(self, rows: usize, cols: usize) -> Self {
-        self.from_last_row(rows).t().from_last_row(cols).t()
+    pub(super) fn backwards(self, rows: usize, cols: usize) -> Self {
+        self.rows_backwards(rows).t().rows_backwards(cols).t()
     }
 
     /// The same elements counted upwards: a product of matrices that are all turned so is the same product.
     fn upwards(self, rows: usize, cols: usize) -> Self {
-        let m = if self.rs < 0 { self.from_last_row(rows) } else { self };
-        if m.cs < 0 { m.t().from_last_row(cols).t() } else { m }
+        let m = if self.rs < 0 { self.rows_backwards(rows) } else { self };
+        if m.cs < 0 { m.t().rows_backwards(cols).t() } else { m }
     }
 
     /// Whether neighbours along a row are neighbours in memory.
@@ -130,15 +130,7 @@ impl Keep {
 
 impl Part<'_> {
     pub(super) fn new(keep: Keep) -> Self {
-        Part {
-            keep,
-            diagonal: 1.0,
-            scale: 1.0,
-            symmetric: false,
-            accumulate: false,
-            info: None,
-            power: None,
-        }
+        Part { keep, diagonal: 1.0, scale: 1.0, symmetric: false, accumulate: false, info: None, power: None }
     }
 }
 

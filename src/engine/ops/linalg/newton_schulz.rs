@@ -24,7 +24,8 @@ impl Engine {
             return Ok(());
         }
         let (dt, short, long_side) = (x.dtype(), m.least(), m.rows.max(m.cols));
-        let squares = [self.scratch(dt, m.batch * short * short)?, self.scratch(dt, m.batch * short * short)?];
+        let squares =
+            [self.scratch(dt, m.batch * short * short)?, self.scratch(dt, m.batch * short * short)?];
         let other = self.scratch(dt, x.numel())?;
         // The last of the steps writes y.
         let swapped = steps % 2 == 1;
@@ -43,7 +44,8 @@ impl Engine {
         let [a, b, c] = NEWTON_SCHULZ;
         for step in 0..steps {
             let to_y = (steps - step) % 2 == 1;
-            let (from, to) = if to_y { (flat(&other.view()), flat(&v)) } else { (flat(&v), flat(&other.view())) };
+            let (from, to) =
+                if to_y { (flat(&other.view()), flat(&v)) } else { (flat(&v), flat(&other.view())) };
             product(long_side, short, (1.0, 0.0), [from, from.t(), gram, gram])?;
             product(short, short, (c, b), [gram, gram, gram, p])?;
             product(short, long_side, (1.0, a), [p, from, from, to])?;

@@ -44,7 +44,13 @@ impl Engine {
 
     /// Leaves R in the upper triangle of `w`, whose matrices lie in columns, and writes Q to a contiguous view, as the matrices that are given
     /// with it (which may be transposed).
-    pub(super) fn householder(&self, dtype: DType, m: Matrices, w: Mat, q: Option<&(View<'_>, Mat)>) -> Result<()> {
+    pub(super) fn householder(
+        &self,
+        dtype: DType,
+        m: Matrices,
+        w: Mat,
+        q: Option<&(View<'_>, Mat)>,
+    ) -> Result<()> {
         let k = m.least();
         let panels = k.div_ceil(TILE);
         let v = self.scratch(dtype, m.batch.saturating_mul(k * m.rows))?;

@@ -33,7 +33,7 @@ impl System {
             (t, x, upper) = (t.t(), x.t(), !upper);
         }
         if upper {
-            (t, x) = (t.from_last(n, n), x.from_last_row(n));
+            (t, x) = (t.backwards(n, n), x.rows_backwards(n));
         }
         System { dtype, batch: m.batch, n, k, t, x, unit: p.unit }
     }
@@ -114,17 +114,23 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn run_cholesky(&self, upper: bool, a: View<'_>, l: ViewMut<'_>, info: ViewMut<'_>) -> Result<()> {
+    pub(super) fn run_cholesky(
+        &self,
+        upper: bool,
+        a: View<'_>,
+        l: ViewMut<'_>,
+        info: ViewMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "cholesky";
         let m = check_cholesky(&a, &l, &info)?;
         let (v, failed) = (l.as_view(), info.as_view());
         self.check_owner_all(OP, &[("a", a), ("l", v), ("info", failed)])?;
-        self.fill(0.0, info)?;
         if m.is_empty() {
-            return Ok(());
+            return self.fill(0.0, info);
         }
         let (dt, keep) = (a.dtype(), Keep::triangle(upper));
         let plan = self.plan(OP, &CholeskyProblem { batch: m.batch, n: m.rows })?;
+        self.fill(0.0, info)?;
         let whole = Mat::by_rows(&v, m.rows, m.rows);
         self.triangle(dt, m, Some(Mat::by_rows(&a, m.rows, m.rows)), &v, Part::new(keep))?;
         let lower = if upper { whole.t() } else { whole };
@@ -136,7 +142,13 @@ impl Engine {
         self.triangle(dt, m, Some(whole), &v, Part { info: Some(failed), ..Part::new(keep) })
     }
 
-    pub(super) fn run_cholesky_bwd(&self, upper: bool, dl: View<'_>, l: View<'_>, da: GradMut<'_>) -> Result<()> {
+    pub(super) fn run_cholesky_bwd(
+        &self,
+        upper: bool,
+        dl: View<'_>,
+        l: View<'_>,
+        da: GradMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "cholesky_bwd";
         let m = check_cholesky_bwd(&dl, &l, &da)?;
         let v = da.out.as_view();
@@ -165,7 +177,13 @@ impl Engine {
         self.triangle(dt, m, Some(p), &v, part)
     }
 
-    pub(super) fn run_triangular_solve(&self, p: Triangular, a: View<'_>, b: View<'_>, x: ViewMut<'_>) -> Result<()> {
+    pub(super) fn run_triangular_solve(
+        &self,
+        p: Triangular,
+        a: View<'_>,
+        b: View<'_>,
+        x: ViewMut<'_>,
+    ) -> Result<()> {
         const OP: &str = "triangular_solve";
         let m = check_triangular_solve(p, &a, &b, &x)?;
         let v = x.as_view();
@@ -214,7 +232,13 @@ impl Engine {
             return Ok(());
         }
         if m.cols == 0 {
-            return self.triangle(dt, Matrices { cols: n, ..m }, None, &v, Part { scale: 0.0, ..Part::new(Keep::All) });
+            return self.triangle(
+                dt,
+                Matrices { cols: n, ..m },
+                None,
+                &v,
+                Part { scale: 0.0, ..Part::new(Keep::All) },
+            );
         }
         let product = self.scratch(dt, v.numel())?;
         let to = Mat::by_rows(&product.view(), n, n);
