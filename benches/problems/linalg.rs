@@ -1,6 +1,6 @@
 //! Factorisations of batches of matrices (64 of side 256 at full size) and the systems that are solved with them.
 
-use trefoil::ops::linalg::{LuDet, LuFactor, Qr, Triangular, TriangularSolveBwd};
+use trefoil::ops::linalg::{Eigh, LuDet, LuFactor, Qr, Triangular, TriangularSolveBwd};
 use trefoil::{Buffer, DType, Result};
 
 use crate::{Context, F32, Problem, flops, problem};
@@ -98,6 +98,15 @@ pub(super) const PROBLEMS: &[Problem] = &[
         flops(8 * b * n * n * n / 3, move |g| {
             let s = [b, n, n];
             g.qr(Qr::new(a.shaped(&s)?, r.shaped_mut(&s)?).q(q.shaped_mut(&s)?))
+        })
+    }),
+    problem("eigh", "vectors", F32, |cx, dt| {
+        let [b, n] = sizes(cx);
+        let (a, mut w, mut v) = (matrices(cx, [b, n])?, cx.empty(dt, b * n)?, cx.empty(dt, b * n * n)?);
+        let mut info = cx.empty(DType::I32, b)?;
+        flops(9 * b * n * n * n, move |g| {
+            let io = Eigh::new(a.shaped(&[b, n, n])?, w.shaped_mut(&[b, n])?, info.view_mut());
+            g.eigh(false, io.v(v.shaped_mut(&[b, n, n])?))
         })
     }),
     problem("newton_schulz", "weights", F32, |cx, dt| {

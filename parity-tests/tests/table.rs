@@ -100,6 +100,7 @@ const BEYOND: &[&str] = &[
     "gemm_2to4",
     "residual_batchnorm_relu",
     "residual_batchnorm_relu_backward",
+    "eigh",
     "qr",
 ];
 
@@ -120,6 +121,7 @@ const WITHOUT_GOLDEN: &[&str] = &[
     "deform_conv2d_backward",
     "edge_pairs",
     "edge_pairs_backward",
+    "eigh",
     "embedding_mean_backward",
     "embedding_renorm",
     "gat_fused",

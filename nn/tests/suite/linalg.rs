@@ -19,6 +19,12 @@ fn definite(x: &Tensor) -> Result<Tensor> {
     regular(&x.matmul(&x.transpose(-2, -1)?)?)
 }
 
+/// Symmetric matrices whose eigenvalues lie apart.
+fn spread(x: &Tensor) -> Result<Tensor> {
+    let diagonal = Tensor::from_slice(&cpu(), &[0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 7.0], &[3, 3])?;
+    x.add(&x.transpose(-2, -1)?)?.add(&diagonal)
+}
+
 fn rows(t: &Tensor) -> Vec<f64> {
     t.contiguous().unwrap().to_vec().unwrap()
 }
@@ -57,6 +63,12 @@ fn factors_and_systems_have_gradients_twice() {
     check("solve", &[&[2, 3, 3], &[3, 2]], |t| regular(&t[0])?.solve(&t[1]));
     check("inv", &[&[2, 3, 3]], |t| regular(&t[0])?.inv());
     check("det", &[&[2, 3, 3]], |t| regular(&t[0])?.det());
+    // Eigenvectors have either sign.
+    check("eigh", &[&[2, 3, 3]], |t| {
+        let (w, v) = spread(&t[0])?.eigh(false)?;
+        w.unsqueeze(-2)?.add(&v.square()?)
+    });
+    check("eigvalsh", &[&[3, 3]], |t| spread(&t[0])?.eigvalsh(true));
     check("matrix_exp", &[&[2, 3, 3]], |t| t[0].matrix_exp());
     check("slogdet", &[&[2, 3, 3]], |t| Ok(regular(&t[0])?.slogdet()?.1));
 }

@@ -2,7 +2,7 @@
 
 use trefoil::ops::elementwise::Binary;
 use trefoil::ops::gemm::{Gemm, GemmIo};
-use trefoil::ops::linalg::{LuDet, LuFactor, Qr, Triangular, TriangularSolveBwd};
+use trefoil::ops::linalg::{Eigh, LuDet, LuFactor, Qr, Triangular, TriangularSolveBwd};
 use trefoil::{Buffer, DType, View, ViewMut};
 
 use super::Bound::Derived;
@@ -210,6 +210,23 @@ fn qr(cx: &Cx<'_>) -> R {
     Ok(cx.gpu.qr(Qr::new(a, r.m()).q(q.m()))?)
 }
 
+/// The eigenvalues, and what does not depend on the signs and order of the vectors: V diag(w) V^T and V^T V.
+fn eigh(cx: &Cx<'_>) -> R {
+    let a = cx.x("A")?;
+    let n = sides(&a).1;
+    let w = cx.out("w", a.dtype(), &behind(&a, &[n]))?;
+    let info = cx.out("info", DType::I32, &behind(&a, &[]))?;
+    let (product, gram) = (cx.like("VwV", &a)?, cx.like("VV", &a)?);
+    let (mut v, mut vw) = (cx.scratch(a.dtype(), a.numel())?, cx.scratch(a.dtype(), a.numel())?);
+    cx.gpu.eigh(cx.b("upper")?, Eigh::new(a, w.m(), info.m()).v(v.view_mut().reshape(a.shape())?))?;
+    let v = v.view().reshape(a.shape())?;
+    let each = w.v().reshape(&behind(&a, &[1, n]))?;
+    cx.gpu.binary(Binary::Mul, v, each, vw.view_mut().reshape(a.shape())?)?;
+    let (v, vw) = (flat(v)?, flat(vw.view().reshape(a.shape())?)?);
+    cx.gpu.gemm(&Gemm::new().trans(false, true), GemmIo::new(vw, v, flat_mut(product.m())?))?;
+    Ok(cx.gpu.gemm(&Gemm::new().trans(true, false), GemmIo::new(v, v, flat_mut(gram.m())?))?)
+}
+
 fn newton_schulz(cx: &Cx<'_>) -> R {
     let x = cx.x("X")?;
     let y = cx.like("Y", &x)?;
@@ -330,6 +347,14 @@ fn draw_rectangle(s: &mut Sample) {
     noise(s, "A", &lead, sides, 1.0);
 }
 
+fn draw_symmetric(s: &mut Sample) {
+    let n = side(s) % 100;
+    let lead = batch(s, n);
+    noise(s, "A", &lead, [n, n], 0.5);
+    let upper = s.coin();
+    s.arg("upper", upper);
+}
+
 fn draw_iteration(s: &mut Sample) {
     let sides = [1 + side(s) % 70, 1 + side(s) % 70];
     let lead = batch(s, 70);
@@ -422,8 +447,15 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         .composite()
         .sample(draw_square),
     k("qr", "B9.4", "A", "-", "Q, R", &["qr"], qr).dtypes(F32).bound(Derived).sample(draw_rectangle),
+    k("eigh", "B9.5", "A", "upper=false", "w, info:i32, VwV, VV", &["eigh", "binary", "gemm"], eigh)
+        .dtypes(F32)
+        .bound(Derived)
+        .units(128.0, "rotations add roundings of the norm of the matrix to every element")
+        .composite()
+        .sample(draw_symmetric),
     k("newton_schulz", "B9.8", "X", "steps=5", "Y", &["newton_schulz"], newton_schulz)
         .dtypes(F32)
         .bound(Derived)
+        .units(16.0, "each step multiplies the roundings of the one before")
         .sample(draw_iteration),
 ]];

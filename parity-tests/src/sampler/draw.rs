@@ -96,6 +96,7 @@ const PLAIN: &[&str] = &[
     "moe_router",
     // Whether an infinity meets its like or a zero.
     "qr",
+    "eigh",
     // Whether a state that no alignment passes through meets a NaN.
     "ctc_loss",
 ];

@@ -1,7 +1,7 @@
 //! Dense linear algebra.
 
 use super::*;
-use trefoil::ops::linalg::{LuDet, LuFactor, Qr, Triangular, TriangularSolveBwd};
+use trefoil::ops::linalg::{Eigh, LuDet, LuFactor, Qr, Triangular, TriangularSolveBwd};
 
 pub(super) fn linalg(t: &mut Bed<'_>) {
     let (a, y, h) = (t.f32(18), t.f32(18), t.buf(DType::F16, 18));
@@ -52,6 +52,16 @@ pub(super) fn linalg(t: &mut Bed<'_>) {
     t.refuse("full Q", &[&y], |g| {
         let r = out(&f, &[6]).reshape(&[1, 2, 3])?;
         g.qr(Qr::new(sh(&a, &[1, 6, 3]).map("first", |l| l.narrow(1, 0, 2))?, r).q(out(&y, &[1, 6, 3])))
+    });
+    t.refuse("eigenvalues of rectangles", &[&y, &i], |g| {
+        g.eigh(
+            false,
+            Eigh::new(
+                sh(&a, &[1, 3, 6]),
+                out(&y, &[18]).range(0, 3)?.reshape(&[1, 3])?,
+                out(&i, &[6]).range(0, 1)?,
+            ),
+        )
     });
     t.refuse("a million steps", &[&y], |g| g.newton_schulz(1_000_000, sq, out(&y, &[2, 3, 3])));
 

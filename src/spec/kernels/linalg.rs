@@ -16,6 +16,90 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `jacobi_load`.
+    JacobiLoadArgs {
+        x: In("gk_t"),
+        scale: In("gk_t"),
+        a: Out("gk_t"),
+        v: Out("gk_t"),
+        moved: Out("int"),
+        batch: I64,
+        n: I64,
+        side: I64,
+        upper: I32,
+        sweeps: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `jacobi_pairs`.
+    JacobiPairsArgs {
+        a: In("gk_t"),
+        scale: In("gk_t"),
+        moved: Out("int"),
+        turns: Out("gk_t"),
+        batch: I64,
+        side: I32,
+        round: I32,
+        sweep: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `jacobi_both`.
+    JacobiBothArgs {
+        turns: In("gk_t"),
+        moved: In("int"),
+        a: Out("gk_t"),
+        batch: I64,
+        side: I32,
+        round: I32,
+        sweep: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `jacobi_columns`.
+    JacobiColumnsArgs {
+        turns: In("gk_t"),
+        moved: In("int"),
+        v: Out("gk_t"),
+        batch: I64,
+        side: I32,
+        round: I32,
+        sweep: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `jacobi_values`.
+    JacobiValuesArgs {
+        a: In("gk_t"),
+        scale: In("gk_t"),
+        moved: In("int"),
+        w: Out("gk_t"),
+        rank: Out("int"),
+        info: Out("int"),
+        batch: I64,
+        n: I64,
+        side: I64,
+        sweeps: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `jacobi_vectors`.
+    JacobiVectorsArgs {
+        v: In("gk_t"),
+        rank: In("int"),
+        y: Out("gk_t"),
+        batch: I64,
+        n: I64,
+        side: I64,
+    }
+}
+
+kernel_args! {
     /// Arguments of `lu_panel`.
     LuPanelArgs {
         a: Out("gk_t"),
@@ -185,6 +269,12 @@ kernel_args! {
 kernel_table! {
     Linalg;
     CHOLESKY_BLOCK: CholeskyBlockArgs = "linalg/cholesky.c" "cholesky_block" [(REALS, &[])];
+    JACOBI_LOAD: JacobiLoadArgs = "linalg/jacobi.c" "jacobi_load" [(REALS, &[])];
+    JACOBI_PAIRS: JacobiPairsArgs = "linalg/jacobi.c" "jacobi_pairs" [(REALS, &[])];
+    JACOBI_BOTH: JacobiBothArgs = "linalg/jacobi.c" "jacobi_both" [(REALS, &[])];
+    JACOBI_COLUMNS: JacobiColumnsArgs = "linalg/jacobi.c" "jacobi_columns" [(REALS, &[])];
+    JACOBI_VALUES: JacobiValuesArgs = "linalg/jacobi.c" "jacobi_values" [(REALS, &[])];
+    JACOBI_VECTORS: JacobiVectorsArgs = "linalg/jacobi.c" "jacobi_vectors" [(REALS, &[])];
     LU_PANEL: LuPanelArgs = "linalg/lu.c" "lu_panel" [(REALS, &[])];
     LU_SWAP: LuSwapArgs = "linalg/lu.c" "lu_swap" [(REALS, &[])];
     LU_PERMUTATION: LuPermutationArgs = "linalg/lu.c" "lu_permutation" [(REALS, &[])];

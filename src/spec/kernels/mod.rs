@@ -116,6 +116,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/language_model/linear_cross_entropy.c",
     "common/linalg/block.h",
     "common/linalg/cholesky.c",
+    "common/linalg/jacobi.c",
     "common/linalg/lu.c",
     "common/linalg/newton_schulz.c",
     "common/linalg/qr.c",

@@ -61,7 +61,9 @@ impl Tensor {
         let a4 = a2.matmul(&a2)?;
         let a6 = a4.matmul(&a2)?;
         let b = |i: usize| PADE[i] / PADE[0];
-        let sum = |first: usize| a6.mul_scalar(b(first + 4))?.add_scaled(&a4, b(first + 2))?.add_scaled(&a2, b(first));
+        let sum = |first: usize| {
+            a6.mul_scalar(b(first + 4))?.add_scaled(&a4, b(first + 2))?.add_scaled(&a2, b(first))
+        };
         let odd = a6.matmul(&sum(9)?)?.add(&sum(3)?)?.add(&one.mul_scalar(b(1))?)?;
         let even = a6.matmul(&sum(8)?)?.add(&sum(2)?)?.add(&one)?;
         let odd = self.matmul(&odd)?;

@@ -1,5 +1,6 @@
 //! Dense linear algebra: factorisations, systems, determinants.
 
+mod eigh;
 mod lu;
 mod matrix_exp;
 mod qr;

@@ -1,5 +1,6 @@
 //! Dense linear algebra.
 
+mod eigh;
 mod lu;
 mod matrix;
 mod newton_schulz;
@@ -68,5 +69,9 @@ impl LinalgOps for Engine {
 impl DecompositionOps for Engine {
     fn qr(&self, io: Qr<'_>) -> Result<()> {
         self.run_qr(io)
+    }
+
+    fn eigh(&self, upper: bool, io: Eigh<'_>) -> Result<()> {
+        self.run_eigh(upper, io)
     }
 }

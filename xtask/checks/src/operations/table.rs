@@ -256,6 +256,8 @@ pub(super) const ROWS: &[Row] = &[
     row("newton_schulz", "", "`Tensor::newton_schulz`"),
     row("qr", "`torch.linalg.qr`, `torch.linalg.lstsq`", "`Tensor::qr`, `Tensor::lstsq`")
         .gradient("gemm, triangular_solve"),
+    row("eigh", "`torch.linalg.eigh`, `torch.linalg.eigvalsh`", "`Tensor::eigh`, `Tensor::eigvalsh`")
+        .gradient("gemm"),
     // Mixtures of experts.
     row("moe_router", "", "`Tensor::moe_router`"),
     row("moe_permute", "", "`Tensor::moe_permute`"),
