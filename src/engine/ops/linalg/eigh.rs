@@ -11,7 +11,7 @@ use crate::ops::linalg::*;
 use crate::ops::shape::ShapeOps;
 use crate::spec::kernels::linalg::*;
 
-/// Sweeps that are queued; those after the one that finds nothing return at once. Convergence is quadratic: random matrices take 5 to 9.
+/// Sweeps that are queued; those after the one that finds nothing return at once. Convergence is quadratic.
 const SWEEPS: usize = 15;
 
 impl Engine {
