@@ -25,6 +25,7 @@ mod gemm;
 mod graph;
 mod index;
 mod language_model;
+mod linalg;
 mod loss;
 mod mesh;
 mod moe;
@@ -150,6 +151,7 @@ pub fn problems() -> impl Iterator<Item = &'static Problem> {
         resample::PROBLEMS,
         attention::PROBLEMS,
         language_model::PROBLEMS,
+        linalg::PROBLEMS,
         moe::PROBLEMS,
         embedding::PROBLEMS,
         rnn::PROBLEMS,

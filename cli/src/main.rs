@@ -16,8 +16,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, compare, data, devices, eval, explain, export, generate, init, plot, predict, profile, report, schema,
-    status, summary, train,
+    bench, compare, data, devices, eval, explain, export, generate, init, plot, predict, profile, report,
+    schema, status, summary, train,
 };
 use crate::error::{CliError, Result};
 

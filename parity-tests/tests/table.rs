@@ -101,6 +101,8 @@ const BEYOND: &[&str] = &[
     "gemm_2to4",
     "residual_batchnorm_relu",
     "residual_batchnorm_relu_backward",
+    "eigh",
+    "qr",
 ];
 
 /// Kernels of the table without a golden case, in any folder: what they do is proven by random parity against a reference alone, and by their gradients.
@@ -120,6 +122,7 @@ const WITHOUT_GOLDEN: &[&str] = &[
     "deform_conv2d_backward",
     "edge_pairs",
     "edge_pairs_backward",
+    "eigh",
     "embedding_mean_backward",
     "embedding_renorm",
     "gat_fused",
@@ -130,6 +133,7 @@ const WITHOUT_GOLDEN: &[&str] = &[
     "mesh_conv_planned_backward",
     "message_passing_planned",
     "message_passing_planned_backward",
+    "qr",
     "residual_batchnorm_relu",
     "residual_batchnorm_relu_backward",
     "rnn_sequence",

@@ -16,6 +16,7 @@ mod gemm;
 mod graph;
 mod index;
 mod language_model;
+mod linalg;
 mod loss;
 mod mesh;
 mod moe;

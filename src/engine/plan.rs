@@ -227,6 +227,7 @@ impl Engine {
                 return self.explain_loss(info.name);
             }
             "cumsum" | "segment_reduce" | "segment_reduce_bwd" => return self.explain_scan(info.name),
+            "cholesky" | "triangular_solve" => return self.explain_linalg(info.name),
             "sort" | "topk" => return self.explain_sort(info.name),
             "reduce" | "reduce_bwd" | "arg_reduce" | "mean_var" | "min_max" | "dot" | "sum_to_shape" => {
                 return self.explain_reduce(info.name);

@@ -157,6 +157,18 @@ pub enum NnError {
         /// What is allowed.
         expected: &'static str,
     },
+    /// A matrix of a batch has no such factors.
+    #[error("{op}: matrix {matrix} of the batch, {at}: {what}")]
+    Factorization {
+        /// The operation.
+        op: &'static str,
+        /// Which of the matrices, from 0, in row-major order of the leading axes.
+        matrix: usize,
+        /// What `at` counts and what is wrong with it.
+        what: &'static str,
+        /// Size of the leading minor, or number of the pivot, from 1.
+        at: usize,
+    },
     /// A cache of keys and values has no room for more tokens.
     #[error(
         "KvCache: no room for {new} tokens behind {held} of at most {max_len}; clear or truncate the cache, or make a larger one"

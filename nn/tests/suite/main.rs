@@ -56,6 +56,7 @@ mod layers_specialized;
 mod layers_spiking;
 #[cfg(feature = "archives")]
 mod limits;
+mod linalg;
 #[cfg(feature = "loom")]
 mod loom;
 #[cfg(feature = "loom")]

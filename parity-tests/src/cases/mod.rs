@@ -27,6 +27,7 @@ mod gemm;
 mod graph;
 mod index;
 mod language_model;
+mod linalg;
 mod loss;
 mod mesh;
 mod moe;
@@ -373,6 +374,7 @@ const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
     (Family::Rnn, &[rnn::ROWS]),
     (Family::Embedding, &[embedding::ROWS]),
     (Family::LanguageModel, &[language_model::ROWS]),
+    (Family::Linalg, &[linalg::ROWS]),
     (Family::Moe, &[moe::ROWS]),
     (Family::Attention, &[attention::ROWS]),
     (Family::Resample, &[resample::ROWS]),

@@ -94,6 +94,9 @@ const PLAIN: &[&str] = &[
     "multi_head_attention",
     "fused_linear_cross_entropy",
     "moe_router",
+    // Whether an infinity meets its like or a zero.
+    "qr",
+    "eigh",
     // Whether a state that no alignment passes through meets a NaN.
     "ctc_loss",
 ];

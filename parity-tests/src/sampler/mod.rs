@@ -298,6 +298,17 @@ impl Sample {
         self.inputs.push((name.into(), HostTensor::from_f64(self.dtype, shape, values)));
     }
 
+    /// Numbers from the standard normal distribution.
+    pub fn normals(&mut self, n: usize) -> Vec<f64> {
+        (0..n).map(|_| self.draw.normal()).collect()
+    }
+
+    /// Takes an input back; returns its values.
+    pub fn take_values(&mut self, name: &str) -> Vec<f64> {
+        let i = self.inputs.iter().position(|(n, _)| n == name);
+        i.map(|i| self.inputs.remove(i).1.to_f64()).unwrap_or_default()
+    }
+
     /// Takes an input back; returns its shape.
     pub fn drop(&mut self, name: &str) -> Vec<usize> {
         let i = self.inputs.iter().position(|(n, _)| n == name);

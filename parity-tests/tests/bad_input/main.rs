@@ -15,6 +15,7 @@ mod distance;
 mod embedding;
 mod graph;
 mod language_model;
+mod linalg;
 mod loss;
 mod mesh;
 mod norm;
@@ -623,6 +624,7 @@ const TESTS: &[Test] = &[
     ("resample", resample::resample),
     ("attention", attention::attention),
     ("lm", language_model::lm),
+    ("linalg", linalg::linalg),
     ("embedding", embedding::embedding),
     ("rnn", rnn::rnn),
     ("gnn", graph::gnn),

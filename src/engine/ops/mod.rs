@@ -11,6 +11,7 @@ pub(crate) mod gemm;
 mod graph;
 mod index;
 mod language_model;
+mod linalg;
 mod loss;
 mod mesh;
 mod moe;

@@ -13,6 +13,7 @@ pub(crate) mod gemm;
 pub(crate) mod graph;
 pub(crate) mod index;
 pub(crate) mod language_model;
+pub(crate) mod linalg;
 pub(crate) mod loss;
 pub(crate) mod mesh;
 pub(crate) mod moe;
@@ -41,6 +42,7 @@ pub(super) static FAMILIES: &[&[&KernelSpec]] = &[
     graph::KERNELS,
     index::KERNELS,
     language_model::KERNELS,
+    linalg::KERNELS,
     loss::KERNELS,
     mesh::KERNELS,
     moe::KERNELS,
@@ -112,6 +114,13 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/graph/graph.h",
     "common/index/index.c",
     "common/language_model/linear_cross_entropy.c",
+    "common/linalg/block.h",
+    "common/linalg/cholesky.c",
+    "common/linalg/jacobi.c",
+    "common/linalg/lu.c",
+    "common/linalg/newton_schulz.c",
+    "common/linalg/qr.c",
+    "common/linalg/triangle.c",
     "common/loss/batch.c",
     "common/loss/ctc.c",
     "common/loss/loss.c",

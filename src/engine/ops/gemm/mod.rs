@@ -327,7 +327,7 @@ impl Engine {
     }
 
     /// Computes a product whose operands are checked.
-    fn product(&self, op: &'static str, q: &Product) -> Result<()> {
+    pub(crate) fn product(&self, op: &'static str, q: &Product) -> Result<()> {
         let e = q.e;
         if e.batch == 0 || e.m == 0 || e.n == 0 {
             return Ok(());

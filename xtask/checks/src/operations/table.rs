@@ -237,8 +237,30 @@ pub(super) const ROWS: &[Row] = &[
     row("cdist", "`torch.cdist`", "`Tensor::cdist`"),
     row("pdist", "`F.pdist`", "`Tensor::pdist`"),
     row("similarity", "`F.cosine_similarity`, `F.pairwise_distance`", "`Tensor::similarity`, ..."),
-    // Language models and mixtures of experts.
+    // Language models.
     row("fused_linear_cross_entropy", "", "`LinearCrossEntropyLoss::forward`"),
+    // Linear algebra.
+    row(
+        "cholesky",
+        "`torch.linalg.cholesky`, `torch.linalg.cholesky_ex`",
+        "`Tensor::cholesky`, `Tensor::cholesky_ex`",
+    ),
+    row("triangular_solve", "`torch.linalg.solve_triangular`", "`Tensor::solve_triangular`"),
+    row("lu_factor", "`torch.linalg.lu_factor_ex`", "`Tensor::lu_factor`"),
+    row(
+        "lu_solve",
+        "`torch.linalg.lu_solve`, `torch.linalg.solve`, `torch.linalg.inv`",
+        "`LuFactors::solve`, `Tensor::solve`, `Tensor::inv`",
+    )
+    .gradient("lu_solve, gemm"),
+    row("lu_det", "`torch.linalg.det`, `torch.linalg.slogdet`", "`Tensor::det`, `Tensor::slogdet`")
+        .gradient("lu_solve"),
+    row("newton_schulz", "", "`Tensor::newton_schulz`"),
+    row("qr", "`torch.linalg.qr`, `torch.linalg.lstsq`", "`Tensor::qr`, `Tensor::lstsq`")
+        .gradient("gemm, triangular_solve"),
+    row("eigh", "`torch.linalg.eigh`, `torch.linalg.eigvalsh`", "`Tensor::eigh`, `Tensor::eigvalsh`")
+        .gradient("gemm"),
+    // Mixtures of experts.
     row("moe_router", "", "`Tensor::moe_router`"),
     row("moe_permute", "", "`Tensor::moe_permute`"),
     row("moe_unpermute", "", "`Tensor::moe_unpermute`"),
