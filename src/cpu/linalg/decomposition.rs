@@ -54,7 +54,7 @@ impl DecompositionOps for CpuBackend {
     fn qr(&self, io: Qr<'_>) -> Result<()> {
         const OP: &str = "qr";
         let m = check_qr(&io)?;
-        self.count();
+        let _timed = self.count("qr");
         if m.is_empty() {
             return Ok(());
         }
@@ -72,7 +72,7 @@ impl DecompositionOps for CpuBackend {
     fn eigh(&self, upper: bool, io: Eigh<'_>) -> Result<()> {
         const OP: &str = "eigh";
         let m = check_eigh(&io)?;
-        self.count();
+        let _timed = self.count("eigh");
         let (mut info, n) = (filled(io.info.numel(), 0i32)?, m.rows);
         if !m.is_empty() {
             let stack = Stack::load(OP, io.a, n, n)?;

@@ -186,7 +186,7 @@ impl LinalgOps for CpuBackend {
     fn cholesky(&self, upper: bool, a: View<'_>, l: ViewMut<'_>, info: ViewMut<'_>) -> Result<()> {
         const OP: &str = "cholesky";
         let m = check_cholesky(&a, &l, &info)?;
-        self.count();
+        let _timed = self.count("cholesky");
         let mut failed = filled(info.numel(), 0i32)?;
         if !m.is_empty() {
             let (stack, mut all) = (Stack::load(OP, a, m.rows, m.rows)?, with_capacity(m.batch)?);
@@ -210,7 +210,7 @@ impl LinalgOps for CpuBackend {
     fn cholesky_bwd(&self, upper: bool, dl: View<'_>, l: View<'_>, da: GradMut<'_>) -> Result<()> {
         const OP: &str = "cholesky_bwd";
         let m = check_cholesky_bwd(&dl, &l, &da)?;
-        self.count();
+        let _timed = self.count("cholesky_bwd");
         if m.is_empty() {
             return Ok(());
         }
@@ -236,7 +236,7 @@ impl LinalgOps for CpuBackend {
     fn triangular_solve(&self, p: Triangular, a: View<'_>, b: View<'_>, x: ViewMut<'_>) -> Result<()> {
         const OP: &str = "triangular_solve";
         let m = check_triangular_solve(p, &a, &b, &x)?;
-        self.count();
+        let _timed = self.count("triangular_solve");
         if x.numel() == 0 {
             return Ok(());
         }
@@ -249,7 +249,7 @@ impl LinalgOps for CpuBackend {
     fn triangular_solve_bwd(&self, p: Triangular, io: TriangularSolveBwd<'_>) -> Result<()> {
         const OP: &str = "triangular_solve_bwd";
         let m = check_triangular_solve_bwd(p, &io)?;
-        self.count();
+        let _timed = self.count("triangular_solve_bwd");
         let (n, [rows, cols]) = (m.rows, if p.left { [m.rows, m.cols] } else { [m.cols, m.rows] });
         if m.batch == 0 || n == 0 {
             return Ok(());
@@ -283,7 +283,7 @@ impl LinalgOps for CpuBackend {
     fn lu_factor(&self, io: LuFactor<'_>) -> Result<()> {
         const OP: &str = "lu_factor";
         let m = check_lu_factor(&io)?;
-        self.count();
+        let _timed = self.count("lu_factor");
         let mut info = filled(io.info.numel(), 0i32)?;
         if !m.is_empty() {
             let stack = Stack::load(OP, io.a, m.rows, m.cols)?;
@@ -311,7 +311,7 @@ impl LinalgOps for CpuBackend {
     ) -> Result<()> {
         const OP: &str = "lu_solve";
         let m = check_lu_solve(&lu, &pivots, &b, &x)?;
-        self.count();
+        let _timed = self.count("lu_solve");
         if x.numel() == 0 {
             return Ok(());
         }
@@ -345,7 +345,7 @@ impl LinalgOps for CpuBackend {
     fn lu_det(&self, io: LuDet<'_>) -> Result<()> {
         const OP: &str = "lu_det";
         let m = check_lu_det(&io)?;
-        self.count();
+        let _timed = self.count("lu_det");
         let (n, data, pivots) = (m.rows, gather_f64(OP, io.lu)?, gather::<i32>(OP, io.pivots)?);
         let mut det = filled(m.batch, 1.0)?;
         let (mut sign, mut logs) = (filled(m.batch, 1.0)?, filled(m.batch, 0.0)?);
@@ -367,7 +367,7 @@ impl LinalgOps for CpuBackend {
     fn newton_schulz(&self, steps: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "newton_schulz";
         let m = check_newton_schulz(steps, &x, &y)?;
-        self.count();
+        let _timed = self.count("newton_schulz");
         if m.is_empty() {
             return Ok(());
         }
