@@ -33,6 +33,7 @@ mod shape;
 mod softmax;
 mod sort;
 mod special;
+mod state_space;
 mod tape;
 mod values;
 

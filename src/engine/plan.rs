@@ -259,6 +259,16 @@ impl Engine {
             | "clip_grad_norm"
             | "clip_grad_value"
             | "unscale_grads" => return self.explain_optimizer(info.name),
+            "associative_scan"
+            | "associative_scan_bwd"
+            | "gla_scan"
+            | "gla_scan_bwd"
+            | "gated_delta_scan"
+            | "gated_delta_scan_bwd"
+            | "selective_scan"
+            | "selective_scan_bwd"
+            | "ssd_scan"
+            | "ssd_scan_bwd" => return self.explain_state_space(info.name),
             "interpolate" | "interpolate_bwd" => return self.explain_interpolate(info.name),
             _ => {}
         }

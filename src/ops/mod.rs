@@ -173,4 +173,6 @@ families! {
     LanguageModel = language_model { LanguageModelOps => LANGUAGE_MODEL_OPS }
     /// Mixture of experts.
     Moe = moe { MoeOps => MOE_OPS }
+    /// State-space models, linear attention and linear recurrences.
+    StateSpace = state_space { StateSpaceOps => STATE_SPACE_OPS }
 }

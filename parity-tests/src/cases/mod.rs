@@ -43,6 +43,7 @@ mod scan;
 mod shape;
 mod softmax;
 mod sort;
+mod state_space;
 
 /// How closely a device must agree with the reference. All bounds are for f32 arithmetic; 16-bit storage gets two of its own ULP on top.
 /// `docs/NUMERICS.md` derives them.
@@ -374,6 +375,7 @@ const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
     (Family::Embedding, &[embedding::ROWS]),
     (Family::LanguageModel, &[language_model::ROWS]),
     (Family::Moe, &[moe::ROWS]),
+    (Family::StateSpace, &[state_space::ROWS]),
     (Family::Attention, &[attention::ROWS]),
     (Family::Resample, &[resample::ROWS]),
     (Family::Pool, &[pool::ROWS]),

@@ -27,3 +27,4 @@ mod scan;
 mod shape;
 mod softmax;
 pub(crate) mod sort;
+mod state_space;

@@ -28,6 +28,7 @@ pub(crate) mod scan;
 pub(crate) mod shape;
 pub(crate) mod softmax;
 pub(crate) mod sort;
+pub(crate) mod state_space;
 
 /// The kernels of each family.
 pub(super) static FAMILIES: &[&[&KernelSpec]] = &[
@@ -56,6 +57,7 @@ pub(super) static FAMILIES: &[&[&KernelSpec]] = &[
     shape::KERNELS,
     softmax::KERNELS,
     sort::KERNELS,
+    state_space::KERNELS,
 ];
 
 macro_rules! texts {
@@ -179,6 +181,10 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/sort/assignment.c",
     "common/sort/radix.c",
     "common/sort/sort.c",
+    "common/state_space/backward.c",
+    "common/state_space/recurrence.c",
+    "common/state_space/scan.c",
+    "common/state_space/state.h",
     "cuda/dialect.h",
     "hip/dialect.h",
     "hip/matrix.h",
