@@ -40,6 +40,7 @@ mod scan;
 mod shape;
 mod softmax;
 mod sort;
+mod state_space;
 
 use trefoil::{DType, IGpuBackend, Result};
 
@@ -151,6 +152,7 @@ pub fn problems() -> impl Iterator<Item = &'static Problem> {
         attention::PROBLEMS,
         language_model::PROBLEMS,
         moe::PROBLEMS,
+        state_space::PROBLEMS,
         embedding::PROBLEMS,
         rnn::PROBLEMS,
         graph::PROBLEMS,

@@ -88,7 +88,9 @@ impl Operands {
     fn decay(&self, at: At, n: usize) -> f64 {
         let (gate, rate) = self.gate_at(at, n);
         match self.rule {
-            StateRule::Selective | StateRule::Ssd => (self.step_size(self.gate[gate]) * self.second[rate]).exp(),
+            StateRule::Selective | StateRule::Ssd => {
+                (self.step_size(self.gate[gate]) * self.second[rate]).exp()
+            }
             _ => self.gate[gate],
         }
     }
@@ -113,7 +115,8 @@ impl Operands {
     /// What is read from a state, before the gate z.
     fn read(&self, at: At, s: &[f64]) -> f64 {
         let of_head = if self.rule == StateRule::Selective { at.row } else { at.h };
-        dot(s, &self.q[at.key..at.key + s.len()]) + self.skip.as_ref().map_or(0.0, |d| d[of_head] * self.v[at.value])
+        dot(s, &self.q[at.key..at.key + s.len()])
+            + self.skip.as_ref().map_or(0.0, |d| d[of_head] * self.v[at.value])
     }
 
     /// Calls `f` with batch, head and row of each row of a state, and the row before the first step.
@@ -286,7 +289,11 @@ impl CpuBackend {
 }
 
 /// Calls `f` with the positions of each column of [outer, steps, inner] in the order of the scan.
-fn columns([outer, steps, inner]: [usize; 3], reverse: bool, mut f: impl FnMut(&mut dyn Iterator<Item = usize>)) {
+fn columns(
+    [outer, steps, inner]: [usize; 3],
+    reverse: bool,
+    mut f: impl FnMut(&mut dyn Iterator<Item = usize>),
+) {
     let outer = if steps * inner == 0 { 0 } else { outer };
     for o in 0..outer {
         for i in 0..inner {

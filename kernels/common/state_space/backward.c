@@ -35,20 +35,20 @@ GK_FN void gk_rows_put(GK_LOCAL_PTR gk_f* tmp, const gk_f v[GK_KEEP])
     GK_UNROLL for (int j = 0; j < GK_KEEP; j++) tmp[j * GK_BLOCK + gk_lid()] = v[j];
 }
 /* Second part, behind a barrier: each thread adds GK_KEEP of them. */
-GK_FN void gk_rows_fold(GK_LOCAL_PTR const gk_f* tmp, GK_LOCAL_PTR gk_f* half)
+GK_FN void gk_rows_fold(GK_LOCAL_PTR const gk_f* tmp, GK_LOCAL_PTR gk_f* folded)
 {
     int j = gk_lid() / GK_HALF_ROWS, u = gk_lid() % GK_HALF_ROWS;
     gk_f s = GK_R(0.0);
     GK_UNROLL for (int i = 0; i < GK_KEEP; i++) s += tmp[j * GK_BLOCK + u + i * GK_HALF_ROWS];
-    half[gk_lid()] = s;
+    folded[gk_lid()] = s;
 }
 /* Third part, behind another: threads `first` .. write the columns. */
-GK_FN void gk_rows_write(GK_LOCAL_PTR const gk_f* half, GK_GLOBAL gk_f* to, gk_i64 at, int lanes, int width, int t)
+GK_FN void gk_rows_write(GK_LOCAL_PTR const gk_f* folded, GK_GLOBAL gk_f* to, gk_i64 at, int lanes, int width, int t)
 {
     if (t >= 0 && t < width) {
         int lane = t / GK_KEEP, j = t % GK_KEEP;
         gk_f s = GK_R(0.0);
-        for (int u = lane; u < GK_HALF_ROWS; u += lanes) s += half[j * GK_HALF_ROWS + u];
+        for (int u = lane; u < GK_HALF_ROWS; u += lanes) s += folded[j * GK_HALF_ROWS + u];
         to[at + t] = s;
     }
 }

@@ -82,14 +82,14 @@ GK_FN void gk_state_put(GK_GLOBAL gk_f* p, gk_i64 at, const gk_state_place* w, c
     }
 }
 
-/* Where the row of a thread begins in [batch, heads, rows, width], and in part `half` of a split's [2, rows, width]. */
+/* Where the row of a thread begins in [batch, heads, rows, width], and in part `side` of a split's [2, rows, width]. */
 GK_FN gk_i64 gk_state_row(const gk_dims* size, const gk_state_place* p)
 {
     return ((p->b * size->v[1] + p->h) * size->v[2] + p->row) * p->width;
 }
-GK_FN gk_i64 gk_state_part(const gk_dims* size, const gk_state_place* p, int half)
+GK_FN gk_i64 gk_state_part(const gk_dims* size, const gk_state_place* p, int side)
 {
-    return ((((p->b * size->v[1] + p->h) * size->v[5] + p->s) * 2 + half) * size->v[2] + p->row) * p->width;
+    return ((((p->b * size->v[1] + p->h) * size->v[5] + p->s) * 2 + side) * size->v[2] + p->row) * p->width;
 }
 
 typedef struct {

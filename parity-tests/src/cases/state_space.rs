@@ -56,7 +56,8 @@ fn gla(cx: &Cx<'_>) -> R {
 }
 
 fn gla_backward(cx: &Cx<'_>) -> R {
-    let (dq, dk, dv, dg) = (grad(cx, "dq", "q")?, grad(cx, "dk", "k")?, grad(cx, "dv", "v")?, grad(cx, "dg", "g")?);
+    let (dq, dk, dv, dg) =
+        (grad(cx, "dq", "q")?, grad(cx, "dk", "k")?, grad(cx, "dv", "v")?, grad(cx, "dg", "g")?);
     let io = GlaScanBwd::new(cx.x("dy")?, cx.x("q")?, cx.x("k")?, cx.x("v")?, cx.x("g")?)
         .dq(dq.as_ref().map(|t| t.g()))
         .dk(dk.as_ref().map(|t| t.g()))
@@ -233,7 +234,18 @@ macro_rules! scan {
 }
 
 pub(super) const ROWS: &[&[Kernel]] = &[
-    scan!("gla_scan", "B8.1", "q, k, v, g", "-", "[dq], [dk], [dv], [dg]", "gla_scan", ["gla_scan_bwd"], gla, gla_backward, gla_sample),
+    scan!(
+        "gla_scan",
+        "B8.1",
+        "q, k, v, g",
+        "-",
+        "[dq], [dk], [dv], [dg]",
+        "gla_scan",
+        ["gla_scan_bwd"],
+        gla,
+        gla_backward,
+        gla_sample
+    ),
     scan!(
         "gated_delta_scan",
         "B8.2",

@@ -224,7 +224,9 @@ impl Engine {
         let pa = self.parts(dt, dsecond.as_ref().filter(|_| s.rule != StateRule::GatedDelta), size)?;
         let pd = self.parts(dt, dskip.as_ref(), if selective { of_rows } else { of_heads })?;
         let direct = [(&dv, 1), (&dz, 2), (&dgate, 4)];
-        let adds = |&(g, bit): &(&Option<GradMut<'_>>, i32)| g.as_ref().map_or(0, |g| if g.accumulate { bit } else { 0 });
+        let adds = |&(g, bit): &(&Option<GradMut<'_>>, i32)| {
+            g.as_ref().map_or(0, |g| if g.accumulate { bit } else { 0 })
+        };
         let out = |g: &Option<GradMut<'_>>| self.arg_opt_out(g.as_ref().map(|g| &g.out));
         let args = StateBackwardArgs {
             q: self.arg_in(&s.q),
@@ -298,8 +300,10 @@ impl Engine {
         };
         let grid = Grid::Blocks([p.threads.div_ceil(crate::engine::launch::LANES), 1, 1]);
         if part.is_some() {
-            let RecurrenceScanArgs { a, b, part, outer, steps, inner, split, splits, reverse, shift, .. } = args;
-            let first = RecurrencePartialArgs { a, b, part, outer, steps, inner, split, splits, reverse, shift };
+            let RecurrenceScanArgs { a, b, part, outer, steps, inner, split, splits, reverse, shift, .. } =
+                args;
+            let first =
+                RecurrencePartialArgs { a, b, part, outer, steps, inner, split, splits, reverse, shift };
             self.launch(&RECURRENCE_PARTIAL, dt, "", grid, &first)?;
         }
         self.launch(&RECURRENCE_SCAN, dt, "", grid, &args)

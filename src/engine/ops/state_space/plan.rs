@@ -171,7 +171,10 @@ mod tests {
             for backward in [false, true] {
                 for variant in 0..2 {
                     let Ok(p) = selective(2, steps, 100, backward).plan(variant, &gpu()) else { continue };
-                    assert!(p.split * p.splits >= steps && p.split * (p.splits - 1) < steps, "{steps}: {p:?}");
+                    assert!(
+                        p.split * p.splits >= steps && p.split * (p.splits - 1) < steps,
+                        "{steps}: {p:?}"
+                    );
                     assert_eq!(p.blocks, 2 * p.tiles * p.splits);
                     assert_eq!(p.lanes, if backward { 4 } else { 1 });
                 }
