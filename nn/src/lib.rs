@@ -76,8 +76,8 @@ pub use self::core::tensor::{Device, Operand, Tensor};
 pub use self::core::{autograd, limits};
 pub use self::functional::{
     BatchNormStats, ConvLstmParams, Graph, Groups, HeatOperator, LaplacianWeights, LinearCrossEntropyLoss,
-    Mesh, MoeRouting, QuantizedWeight, RnnParams, RnnState, RunningStats, ScaledDotProductAttention,
-    SemiSparse, TriangleMesh, sequence_lengths,
+    Mesh, MoeRouting, PagedCache, QuantizedWeight, RnnParams, RnnState, RunningStats,
+    ScaledDotProductAttention, SelectiveScanOptions, SemiSparse, TriangleMesh, sequence_lengths,
 };
 #[cfg(feature = "loom")]
 pub use self::interop::loom;

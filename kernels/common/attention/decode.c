@@ -82,9 +82,10 @@ GK_FN gk_f gk_over_groups(const gk_f v[GK_DECODE_EACH], GK_LOCAL_PTR gk_f* tmp, 
 
 typedef struct { gk_f m[GK_DECODE_HEADS], l[GK_DECODE_HEADS], acc[GK_DECODE_HEADS][GK_DECODE_EACH]; } gk_running;
 
-/* One more key with its value. */
+/* One more key with its value; a score of -inf adds nothing. */
 GK_FN void gk_running_add(gk_running* r, int h, gk_f s, const gk_f v[GK_DECODE_EACH])
 {
+    if (s == -GK_INF) return;
     gk_f m = gk_max(r->m[h], s), old = gk_exp(r->m[h] - m), p = gk_exp(s - m);
     r->m[h] = m;
     r->l[h] = r->l[h] * old + p;
@@ -117,7 +118,7 @@ GK_KERNEL(decode)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(int, tab
     }
     for (gk_i64 base = j0; base < j1; base += groups) {
         gk_i64 j = base + group, from = -1;
-        gk_f ks[GK_DECODE_EACH], vs[GK_DECODE_EACH];
+        gk_f ks[GK_DECODE_EACH], vs[GK_DECODE_EACH], hidden = j < j1 ? GK_R(0.0) : -GK_INF;
         GK_UNROLL for (int e = 0; e < GK_DECODE_EACH; e++) { ks[e] = GK_R(0.0); vs[e] = GK_R(0.0); }
         if (j < j1) {
             from = gk_key_at(table, &size, at.b, head, j);
@@ -132,7 +133,7 @@ GK_KERNEL(decode)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(int, tab
                 gk_f dot = GK_R(0.0);
                 GK_UNROLL for (int e = 0; e < GK_DECODE_EACH; e++) dot += qs[h][e] * ks[e];
                 dot = gk_group_sum(dot, tmp, lanes) * scale;
-                if (j < j1) gk_running_add(&r, h, dot, vs);
+                gk_running_add(&r, h, dot + hidden, vs);
             }
         }
     }

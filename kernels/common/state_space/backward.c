@@ -86,7 +86,7 @@ GK_FN gk_f gk_back_gate(const gk_back_out* o, const gk_back_state* b, const gk_s
         if (p->on) zv = gk_load(o->z, at);
         sg = GK_R(1.0) / (GK_R(1.0) + gk_exp(-zv));
         if (o->dz) {
-            gk_f out = (gk_state_dot(s, q, tmp, lanes) + b->d * v) * up * sg * (GK_R(1.0) + zv * (GK_R(1.0) - sg));
+            gk_f out = (gk_state_dot(s, q, p, tmp, lanes) + b->d * v) * up * sg * (GK_R(1.0) + zv * (GK_R(1.0) - sg));
             if (p->on && p->lane == 0) gk_back_add(o->dz, at, out, o->accumulate & 2);
         }
         up *= zv * sg;
@@ -100,8 +100,10 @@ GK_FN void gk_back_factor(const gk_back_out* o, gk_back_state* b, const gk_state
 {
     gk_f g = GK_R(0.0);
     GK_UNROLL for (int j = 0; j < GK_KEEP; j++) {
-        g += GK_STATE_EXP ? w[j] * b->a[j] : w[j];
-        b->da[j] += w[j] * r->dt;
+        if (p->n + j < p->width) {
+            g += GK_STATE_EXP ? w[j] * b->a[j] : w[j];
+            b->da[j] += w[j] * r->dt;
+        }
     }
     if (GK_STATE_EXP) g /= GK_STATE_LOG2E;
     if (GK_OP == gk_rule_selective && o->dgate) {
@@ -132,13 +134,13 @@ GK_FN void gk_back_step(const gk_state_in* in, const gk_back_out* o, const gk_ba
     int key_gate = GK_OP == gk_rule_gla_key && o->pg;
     gk_state_load(in->q, (bt * size->v[3] + p->h / (size->v[1] / size->v[3])) * p->width, p->n, p->width, in->wide, q);
     gk_state_factors(&r, b->a, in->softplus);
-    if (GK_OP == gk_rule_delta) dot = gk_state_dot(before, r.k, m->tmp, lanes);
+    if (GK_OP == gk_rule_delta) dot = gk_state_dot(before, r.k, p, m->tmp, lanes);
     u = gk_state_input(&r, dot);
     GK_UNROLL for (int j = 0; j < GK_KEEP; j++) s[j] = r.g[j] * before[j] + u * r.k[j];
     up = gk_back_gate(o, b, p, at, s, q, r.v, m->tmp, lanes);
     b->dd += up * r.v;
     GK_UNROLL for (int j = 0; j < GK_KEEP; j++) b->ds[j] += up * q[j];
-    du = gk_state_dot(b->ds, r.k, m->tmp, lanes);
+    du = gk_state_dot(b->ds, r.k, p, m->tmp, lanes);
     if (GK_OP == gk_rule_delta) dp = -r.g[0] * r.beta * du;
     if (o->pq) {
         GK_UNROLL for (int j = 0; j < GK_KEEP; j++) w[j] = up * s[j];
@@ -212,7 +214,7 @@ GK_KERNEL(state_backward)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(
         for (gk_i64 t = p.t0 + c * GK_CHUNK; c + 1 < chunks && t < p.t0 + (c + 1) * GK_CHUNK; t++) {
             gk_state_step r = gk_state_read(&in, &size, &p, t);
             gk_state_factors(&r, b.a, softplus);
-            gk_state_advance(s, &r, tmp, lanes);
+            gk_state_advance(s, &r, &p, tmp, lanes);
         }
     }
     for (gk_i64 c = chunks - 1; c >= 0; c--) {
@@ -224,7 +226,7 @@ GK_KERNEL(state_backward)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(
             for (gk_i64 t = c0 + g * GK_SEGMENT; g + 1 < segments && t < c0 + (g + 1) * GK_SEGMENT; t++) {
                 gk_state_step r = gk_state_read(&in, &size, &p, t);
                 gk_state_factors(&r, b.a, softplus);
-                gk_state_advance(s, &r, tmp, lanes);
+                gk_state_advance(s, &r, &p, tmp, lanes);
             }
         }
         for (int g = segments - 1; g >= 0; g--) {
@@ -235,7 +237,7 @@ GK_KERNEL(state_backward)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(
                 gk_state_step r = gk_state_read(&in, &size, &p, first + i);
                 GK_UNROLL for (int j = 0; j < GK_KEEP; j++) hist[i][j] = s[j];
                 gk_state_factors(&r, b.a, softplus);
-                gk_state_advance(s, &r, tmp, lanes);
+                gk_state_advance(s, &r, &p, tmp, lanes);
             }
             GK_UNROLL for (int j = 0; j < GK_KEEP; j++) hist[count - 1][j] = s[j];
             GK_ROLLED for (int i = count - 1; i >= 0; i--) {

@@ -39,8 +39,8 @@ GK_KERNEL(state_scan)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(gk_t
             gk_state_load(q, ((bt + 1) * size.v[3] + group) * p.width, p.n, p.width, wide, q_next);
         }
         gk_state_factors(&r, a, softplus);
-        gk_state_advance(s, &r, tmp, lanes);
-        out = gk_state_dot(s, q_now, tmp, lanes) + d * r.v;
+        gk_state_advance(s, &r, &p, tmp, lanes);
+        out = gk_state_dot(s, q_now, &p, tmp, lanes) + d * r.v;
         if (p.on && p.lane == 0) {
             if (z) {
                 gk_f g = gk_load(z, at);
@@ -80,7 +80,7 @@ GK_KERNEL(state_partial)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(g
             }
             GK_UNROLL for (int j = 0; j < GK_KEEP; j++) s[j] = r.g[j] * (s[j] + up * r.k[j]);
         } else {
-            gk_state_advance(s, &r, tmp, lanes);
+            gk_state_advance(s, &r, &p, tmp, lanes);
         }
     }
     gk_state_put(part, gk_state_part(&size, &p, 0), &p, s);

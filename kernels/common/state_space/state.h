@@ -147,11 +147,17 @@ GK_FN void gk_state_factors(gk_state_step* r, const gk_f a[GK_KEEP], int softplu
     }
 }
 
-/* A sum over the lanes of a row, of the products of two runs of columns. */
-GK_FN gk_f gk_state_dot(const gk_f a[GK_KEEP], const gk_f b[GK_KEEP], GK_LOCAL_PTR gk_f* tmp, int lanes)
+/* A sum over the lanes of a row, of the products of two runs of columns. Columns behind the last are left out: an infinite u makes NaN of them. */
+GK_FN gk_f gk_state_dot(const gk_f a[GK_KEEP], const gk_f b[GK_KEEP], const gk_state_place* p, GK_LOCAL_PTR gk_f* tmp, int lanes)
 {
     gk_f s = GK_R(0.0);
-    GK_UNROLL for (int j = 0; j < GK_KEEP; j++) s += a[j] * b[j];
+    if (p->n + GK_KEEP <= p->width) {
+        GK_UNROLL for (int j = 0; j < GK_KEEP; j++) s += a[j] * b[j];
+    } else {
+        GK_UNROLL for (int j = 0; j < GK_KEEP; j++) {
+            if (p->n + j < p->width) s += a[j] * b[j];
+        }
+    }
     if (lanes > 1) s = gk_group_sum(s, tmp, lanes);
     return s;
 }
@@ -164,10 +170,10 @@ GK_FN gk_f gk_state_input(const gk_state_step* r, gk_f dot)
 }
 
 /* One step of a state. */
-GK_FN void gk_state_advance(gk_f s[GK_KEEP], const gk_state_step* r, GK_LOCAL_PTR gk_f* tmp, int lanes)
+GK_FN void gk_state_advance(gk_f s[GK_KEEP], const gk_state_step* r, const gk_state_place* p, GK_LOCAL_PTR gk_f* tmp, int lanes)
 {
     gk_f dot = GK_R(0.0), u;
-    if (GK_OP == gk_rule_delta) dot = gk_state_dot(s, r->k, tmp, lanes);
+    if (GK_OP == gk_rule_delta) dot = gk_state_dot(s, r->k, p, tmp, lanes);
     u = gk_state_input(r, dot);
     GK_UNROLL for (int j = 0; j < GK_KEEP; j++) s[j] = r->g[j] * s[j] + u * r->k[j];
 }

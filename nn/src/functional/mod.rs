@@ -26,8 +26,8 @@ mod softmax;
 mod sort;
 mod state_space;
 
-pub use self::attention::ScaledDotProductAttention;
 pub(crate) use self::attention::packed_heads;
+pub use self::attention::{PagedCache, ScaledDotProductAttention};
 pub(crate) use self::elementwise::arithmetic::broadcast;
 pub(crate) use self::elementwise::radial::Radial;
 pub use self::graph::{Graph, Groups};

@@ -23,7 +23,8 @@ fn attend(q: &[f64], [k, v]: [&[f64]; 2], keys: &[Option<usize>], scale: f64) ->
     let scores: Vec<f64> = keys.iter().map(|at| scale * dot(at)).try_vec()?;
     let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let (mut out, mut sum) = (filled(d, 0.0)?, 0.0);
-    for (at, s) in keys.iter().zip(scores) {
+    // A score of -inf adds nothing.
+    for (at, s) in keys.iter().zip(scores).filter(|(_, s)| *s != f64::NEG_INFINITY) {
         let p = (s - top).exp();
         sum += p;
         if let Some(at) = *at {
