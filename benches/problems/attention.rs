@@ -1,11 +1,13 @@
 //! Attention.
 
-use trefoil::ops::attention::{Attention, AttentionBwd, AttentionIo, AttentionMask, Causal};
+use trefoil::ops::attention::{
+    Attention, AttentionBwd, AttentionIo, AttentionMask, Causal, FlashDecode, PagedAttention,
+};
 use trefoil::{BackendExt, Buffer, DType, Result};
 
 use crate::case::{Case, CaseError, Operation, both};
 use crate::context::Sets;
-use crate::{Context, F32, F32_BF16, Prepared, Problem, flops, prepared, problem};
+use crate::{Context, F32, F32_BF16, Prepared, Problem, bytes, flops, prepared, problem};
 
 /// Batch, query heads, key heads, queries, keys and head size.
 #[derive(Clone)]
@@ -145,6 +147,15 @@ fn backward(cx: &Context<'_>, dt: DType, size: Size) -> Result<Prepared> {
     })
 }
 
+/// A list of i32 on the device.
+fn integers(cx: &Context<'_>, values: impl Iterator<Item = i32>) -> Result<Buffer> {
+    let values: Vec<i32> = values.collect();
+    let mut buffer = cx.empty(DType::I32, values.len())?;
+    cx.gpu
+        .write_bytes(buffer.view_mut(), &values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>())?;
+    Ok(buffer)
+}
+
 pub(super) const PROBLEMS: &[Problem] = &[
     problem("attention", "causal_64", F32_BF16, |cx, dt| forward(cx, dt, Size::causal(cx, 16, 64))),
     problem("attention", "causal_128_grouped", F32_BF16, |cx, dt| forward(cx, dt, Size::causal(cx, 4, 128))),
@@ -191,6 +202,44 @@ pub(super) const PROBLEMS: &[Problem] = &[
             io.mask = AttentionMask::new().bias(bias.shaped(&shape)?);
             io.dbias = Some(dbias.shaped_mut(&shape)?.into());
             g.attention_bwd(&p, io)
+        })
+    }),
+    problem("kv_cache_append", "tokens", F32_BF16, |cx, dt| {
+        let (n, h, d, block) = (cx.pick(8, 64, 8192), 8, cx.pick(16, 64, 128), 16);
+        let (k, v) = (cx.normal(dt, n * h * d)?, cx.normal(dt, n * h * d)?);
+        let (mut kc, mut vc) = (cx.empty(dt, 2 * n * h * d)?, cx.empty(dt, 2 * n * h * d)?);
+        let slots = integers(cx, (0..n).map(|i| (i * 2 + 1) as i32))?;
+        bytes(4 * n * h * d * dt.size(), move |g| {
+            let (cache, rows) = ([2 * n / block, block, h, d], [n, h, d]);
+            let (kc, vc) = (kc.shaped_mut(&cache)?, vc.shaped_mut(&cache)?);
+            g.kv_cache_append(k.shaped(&rows)?, v.shaped(&rows)?, slots.view(), kc, vc)
+        })
+    }),
+    problem("paged_attention", "decode", F32_BF16, |cx, dt| {
+        let (b, len, block) = (cx.pick(2, 4, 64), cx.pick(32, 256, 4096), 16);
+        let ([hq, hkv], d) = ([32, 8], cx.pick(16, 64, 128));
+        let (blocks, each) = (b * len / block, len / block);
+        let cache = [blocks, block, hkv, d];
+        let n = blocks * block * hkv * d;
+        let (q, k, v, mut o) =
+            (cx.normal(dt, b * hq * d)?, cx.normal(dt, n)?, cx.normal(dt, n)?, cx.empty(dt, b * hq * d)?);
+        // Neighbouring blocks of a sequence lie apart.
+        let table = integers(cx, (0..blocks).map(|i| (i % each * b + i / each) as i32))?;
+        let lens = integers(cx, (0..b).map(|_| len as i32))?;
+        bytes(2 * n * dt.size(), move |g| {
+            let (k, v, table) = (k.shaped(&cache)?, v.shaped(&cache)?, table.shaped(&[b, each])?);
+            let s = [b, hq, d];
+            g.paged_attention(PagedAttention::new(q.shaped(&s)?, k, v, table, lens.view(), o.shaped_mut(&s)?))
+        })
+    }),
+    problem("flash_decode", "one_sequence", F32_BF16, |cx, dt| {
+        let (len, [hq, hkv], d) = (cx.pick(64, 512, 65_536), [32, 8], cx.pick(16, 64, 128));
+        let (s, cache, n) = ([1, hq, 1, d], [1, hkv, len, d], hkv * len * d);
+        let (q, k, v, mut o) =
+            (cx.normal(dt, hq * d)?, cx.normal(dt, n)?, cx.normal(dt, n)?, cx.empty(dt, hq * d)?);
+        bytes(2 * n * dt.size(), move |g| {
+            let (k, v) = (k.shaped(&cache)?, v.shaped(&cache)?);
+            g.flash_decode(FlashDecode::new(q.shaped(&s)?, k, v, o.shaped_mut(&s)?))
         })
     }),
 ];

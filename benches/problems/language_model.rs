@@ -1,7 +1,11 @@
 //! Rotary embeddings, and the loss of a language model together with its last product.
 
+use trefoil::DType;
 use trefoil::ops::attention::{Rope, RopeLayout};
-use trefoil::ops::language_model::{LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd};
+use trefoil::ops::language_model::{
+    LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd, LogitProcessors,
+};
+use trefoil::ops::random::Rng;
 
 use crate::{Context, F32, F32_BF16, Problem, bytes, flops, problem};
 
@@ -62,6 +66,30 @@ pub(super) const PROBLEMS: &[Problem] = &[
                     .dh(dh.shaped_mut(&[n, d])?)
                     .dw(dw.shaped_mut(&[v, d])?);
             g.fused_linear_cross_entropy_bwd(&LinearCrossEntropy::new(), io)
+        })
+    }),
+    problem("logit_processors", "top_k_top_p", F32_BF16, |cx, dt| {
+        let [r, v] = [cx.pick(2, 8, 256), cx.pick(500, 4_000, 131_072)];
+        let (x, mut y) = (cx.normal(dt, r * v)?, cx.empty(dt, r * v)?);
+        bytes(2 * r * v * dt.size(), move |g| {
+            let p = LogitProcessors::new().top_k(50).top_p(0.9);
+            g.logit_processors(&p, x.shaped(&[r, v])?, None, y.shaped_mut(&[r, v])?)
+        })
+    }),
+    problem("sample_tokens", "temperature", F32_BF16, |cx, dt| {
+        let [r, v] = [cx.pick(2, 8, 256), cx.pick(500, 4_000, 131_072)];
+        let (x, mut ids) = (cx.normal(dt, r * v)?, cx.empty(DType::I64, r)?);
+        bytes(r * v * dt.size(), move |g| {
+            let p = LogitProcessors::new().temperature(0.8);
+            g.sample_tokens(&p, Rng::new(1), x.shaped(&[r, v])?, None, ids.view_mut())
+        })
+    }),
+    problem("sample_tokens", "top_p", F32, |cx, dt| {
+        let [r, v] = [cx.pick(2, 8, 256), cx.pick(500, 4_000, 131_072)];
+        let (x, mut ids) = (cx.normal(dt, r * v)?, cx.empty(DType::I64, r)?);
+        bytes(r * v * dt.size(), move |g| {
+            let p = LogitProcessors::new().top_p(0.9);
+            g.sample_tokens(&p, Rng::new(1), x.shaped(&[r, v])?, None, ids.view_mut())
         })
     }),
 ];

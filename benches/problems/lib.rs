@@ -41,6 +41,7 @@ mod scan;
 mod shape;
 mod softmax;
 mod sort;
+mod state_space;
 
 use trefoil::{DType, IGpuBackend, Result};
 
@@ -153,6 +154,7 @@ pub fn problems() -> impl Iterator<Item = &'static Problem> {
         language_model::PROBLEMS,
         linalg::PROBLEMS,
         moe::PROBLEMS,
+        state_space::PROBLEMS,
         embedding::PROBLEMS,
         rnn::PROBLEMS,
         graph::PROBLEMS,

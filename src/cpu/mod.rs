@@ -34,6 +34,7 @@ mod shape;
 mod softmax;
 mod sort;
 mod special;
+mod state_space;
 mod tape;
 mod values;
 

@@ -238,6 +238,7 @@ impl Engine {
             }
             "prelu_bwd" => return self.explain_prelu(info.name),
             "attention" | "attention_bwd" => return self.explain_attention(info.name),
+            "flash_decode" | "paged_attention" => return self.explain_decode(info.name),
             "strided_copy" | "concat" | "fill" => return self.explain_shape(info.name),
             "embedding" | "embedding_bwd" => return self.explain_embedding(info.name),
             "sym_normalize"
@@ -261,6 +262,16 @@ impl Engine {
             | "grad_factor"
             | "clip_grad_value"
             | "unscale_grads" => return self.explain_optimizer(info.name),
+            "associative_scan"
+            | "associative_scan_bwd"
+            | "gla_scan"
+            | "gla_scan_bwd"
+            | "gated_delta_scan"
+            | "gated_delta_scan_bwd"
+            | "selective_scan"
+            | "selective_scan_bwd"
+            | "ssd_scan"
+            | "ssd_scan_bwd" => return self.explain_state_space(info.name),
             "interpolate" | "interpolate_bwd" => return self.explain_interpolate(info.name),
             _ => {}
         }

@@ -147,8 +147,8 @@ families! {
     Pool = pool { PoolOps => POOL_OPS }
     /// Interpolation and sampling of images and volumes, and non-maximum suppression.
     Resample = resample { ResampleOps => RESAMPLE_OPS }
-    /// Scaled dot-product attention and rotary position embedding.
-    Attention = attention { AttentionOps => ATTENTION_OPS, RopeOps => ROPE_OPS }
+    /// Scaled dot-product attention, rotary position embedding, decoding with a cache.
+    Attention = attention { AttentionOps => ATTENTION_OPS, RopeOps => ROPE_OPS, DecodeOps => DECODE_OPS }
     /// Table lookup and its sparse gradient.
     Embedding = embedding { EmbeddingOps => EMBEDDING_OPS }
     /// Recurrent cells and sequences.
@@ -169,10 +169,12 @@ families! {
     Sort = sort { SortOps => SORT_OPS }
     /// Distances and similarities of vectors.
     Distance = distance { DistanceOps => DISTANCE_OPS }
-    /// Losses of language models fused with their output layer.
-    LanguageModel = language_model { LanguageModelOps => LANGUAGE_MODEL_OPS }
+    /// Losses of language models fused with their output layer, and the choice of tokens.
+    LanguageModel = language_model { LanguageModelOps => LANGUAGE_MODEL_OPS, SamplingOps => SAMPLING_OPS }
     /// Factorisations of matrices and the systems that are solved with them.
     Linalg = linalg { LinalgOps => LINALG_OPS, DecompositionOps => DECOMPOSITION_OPS }
     /// Mixture of experts.
     Moe = moe { MoeOps => MOE_OPS }
+    /// State-space models, linear attention and linear recurrences.
+    StateSpace = state_space { StateSpaceOps => STATE_SPACE_OPS }
 }

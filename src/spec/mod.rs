@@ -23,6 +23,7 @@ pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod resample;
 pub(crate) mod softmax;
+pub(crate) mod state_space;
 pub(crate) mod user;
 
 /// Type and direction of a kernel's parameter.

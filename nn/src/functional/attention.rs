@@ -1,7 +1,9 @@
 //! Scaled dot-product attention.
 
 use trefoil::GradMut;
-use trefoil::ops::attention::{Attention, AttentionBwd, AttentionIo, AttentionMask};
+use trefoil::ops::attention::{
+    Attention, AttentionBwd, AttentionIo, AttentionMask, FlashDecode, PagedAttention,
+};
 
 use crate::core::autograd::{BackwardCtx, Saved, compose, out, record};
 use crate::core::capture;
@@ -323,5 +325,85 @@ impl Tensor {
             return Err(invalid("merge_heads", "x", "shape [B, H, L, D]", format!("{:?}", self.shape())));
         };
         self.transpose(1, 2)?.reshape(&[b, l, h * d])
+    }
+}
+
+/// Where the keys and values of a cache lie that [`Tensor::paged_attention`] reads.
+#[derive(Debug, Clone, Copy)]
+pub struct PagedCache<'a> {
+    /// Keys `[blocks, block, Hkv, D]`.
+    pub keys: &'a Tensor,
+    /// Values, as the keys.
+    pub values: &'a Tensor,
+    /// Blocks of each sequence in order, i32 `[B, M]`; what a sequence does not need may be anything.
+    pub block_table: &'a Tensor,
+    /// Tokens of each sequence in the cache, the new ones included, i32 `[B]`.
+    pub seq_lens: &'a Tensor,
+}
+
+impl PagedCache<'_> {
+    /// Puts row i of `k` and `v` `[n, Hkv, D]` into flat slot `slots[i]` (i32 or i64 `[n]`; block number * block + offset) of the cache, in
+    /// place and outside of the graph; -1 skips a row. Of several rows for one slot the last is kept. Errors: `Invalid` for shapes, dtypes
+    /// and a cache that is no row-major tensor; a slot out of range is reported by the next call that waits.
+    pub fn append(&self, k: &Tensor, v: &Tensor, slots: &Tensor) -> Result<()> {
+        for t in [self.values, k, v, slots] {
+            same_device("kv_cache_append", self.keys, t)?;
+        }
+        let (k, v, slots) = (k.detach().contiguous()?, v.detach().contiguous()?, slots.contiguous()?);
+        let [ko, vo, so, kc, vc] = [&k, &v, &slots, self.keys, self.values].map(Tensor::operand);
+        let device = self.keys.device();
+        device.kv_cache_append(ko.view()?, vo.view()?, so.view()?, kc.view_mut()?, vc.view_mut()?)?;
+        self.keys.storage().touch();
+        self.values.storage().touch();
+        Ok(())
+    }
+}
+
+impl Tensor {
+    /// Attention of these queries `[B, Hq, Lq, D]`, the last Lq tokens of each sequence, to `k` and `v` `[B, Hkv, Lk, D]`, causal: token i
+    /// sees the keys up to its own; D at most 256. `key_lengths`, i32 `[B]`: the tokens of each sequence, new ones included. `scale` is
+    /// 1 / sqrt(D) where absent. No gradient. Dao (2023). Errors: `Invalid` for shapes and dtypes that do not fit; a length out of range is
+    /// reported by the next call that waits.
+    pub fn flash_decode(
+        &self,
+        k: &Tensor,
+        v: &Tensor,
+        key_lengths: Option<&Tensor>,
+        scale: Option<f64>,
+    ) -> Result<Tensor> {
+        for t in [k, v].into_iter().chain(key_lengths) {
+            same_device("flash_decode", self, t)?;
+        }
+        let (q, k, v) = (self.detach().contiguous()?, k.detach().contiguous()?, v.detach().contiguous()?);
+        let (lengths, o) = (key_lengths.map(Tensor::contiguous).transpose()?, q.like(q.shape())?);
+        let ([qo, ko, vo, oo], lo) = ([&q, &k, &v, &o].map(Tensor::operand), operand(lengths.as_ref()));
+        let io = FlashDecode::new(qo.view()?, ko.view()?, vo.view()?, oo.view_mut()?);
+        self.device().flash_decode(io.key_lengths(view(&lo)?).scale(scale))?;
+        Ok(o)
+    }
+
+    /// Attention of these queries to a cache of blocks, causal: one query per sequence `[B, Hq, D]`, or with `cu_seqlens_q`, i32 `[B + 1]`,
+    /// those of all sequences one behind the other `[total, Hq, D]`; D at most 256. `scale` is 1 / sqrt(D) where absent. No gradient. Kwon
+    /// et al. (2023). Errors: `Invalid` for shapes and dtypes that do not fit; lengths and blocks out of range are reported by the next call
+    /// that waits.
+    pub fn paged_attention(
+        &self,
+        cache: &PagedCache<'_>,
+        cu_seqlens_q: Option<&Tensor>,
+        scale: Option<f64>,
+    ) -> Result<Tensor> {
+        let PagedCache { keys, values, block_table, seq_lens } = *cache;
+        for t in [keys, values, block_table, seq_lens].into_iter().chain(cu_seqlens_q) {
+            same_device("paged_attention", self, t)?;
+        }
+        let (q, cu) = (self.detach().contiguous()?, cu_seqlens_q.map(Tensor::contiguous).transpose()?);
+        let (k, v) = (keys.detach().contiguous()?, values.detach().contiguous()?);
+        let (table, lens, o) = (block_table.contiguous()?, seq_lens.contiguous()?, q.like(q.shape())?);
+        let [qo, ko, vo, to, lo, oo] = [&q, &k, &v, &table, &lens, &o].map(Tensor::operand);
+        let co = operand(cu.as_ref());
+        let io =
+            PagedAttention::new(qo.view()?, ko.view()?, vo.view()?, to.view()?, lo.view()?, oo.view_mut()?);
+        self.device().paged_attention(io.cu_seqlens_q(view(&co)?).scale(scale))?;
+        Ok(o)
     }
 }

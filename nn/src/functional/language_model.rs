@@ -1,10 +1,15 @@
-//! Rotary positions, and the loss of a vocabulary without its logits in memory.
+//! Rotary positions, the choice of tokens, and the loss of a vocabulary without its logits in memory.
 
+use trefoil::DType;
 use trefoil::ops::attention::Rope;
-use trefoil::ops::language_model::{LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd};
+use trefoil::ops::language_model::{
+    LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd, LogitProcessors,
+};
 use trefoil::ops::loss::Reduction;
+use trefoil::ops::random::Rng;
 
 use crate::core::autograd::{BackwardCtx, Saved, out};
+use crate::core::capture;
 use crate::core::error::{Result, invalid};
 use crate::core::index_check::{self, Range};
 use crate::core::tensor::{Tensor, same_device};
@@ -35,6 +40,41 @@ impl Tensor {
                 Ok(dy.device().rope_bwd(&p, dy.operand().view()?, view(&at)?, dx.out()?)?)
             }
         }))
+    }
+}
+
+impl Tensor {
+    /// These logits `[rows, V]` after the penalty for the ids in `prev` (i32 `[rows, n]`, -1 for none), temperature, top-k, top-p and min-p; -inf
+    /// where removed. No gradient. Errors: `Invalid` for shapes, dtypes and parameters out of range; an id out of range is reported by the
+    /// next call that waits.
+    pub fn process_logits(&self, p: &LogitProcessors, prev: Option<&Tensor>) -> Result<Tensor> {
+        if let Some(t) = prev {
+            same_device("logit_processors", self, t)?;
+        }
+        let (x, prev) = (self.detach().contiguous()?, prev.map(Tensor::contiguous).transpose()?);
+        let y = x.like(x.shape())?;
+        let (xo, po, yo) = (x.operand(), operand(prev.as_ref()), y.operand());
+        self.device().logit_processors(p, xo.view()?, view(&po)?, yo.view_mut()?)?;
+        Ok(y)
+    }
+
+    /// One token for each row of logits `[rows, V]`, i64 `[rows]`, drawn from what [`process_logits`](Self::process_logits) keeps; the first
+    /// maximum for temperature 0. Errors: as there.
+    pub fn sample_tokens(&self, p: &LogitProcessors, rng: Rng<'_>, prev: Option<&Tensor>) -> Result<Tensor> {
+        const OP: &str = "sample_tokens";
+        let &[rows, _] = self.shape() else {
+            return Err(invalid(OP, "logits", "shape [rows, V]", format!("{:?}", self.shape())));
+        };
+        if let Some(t) = prev {
+            same_device(OP, self, t)?;
+        }
+        let (x, prev) = (self.detach().contiguous()?, prev.map(Tensor::contiguous).transpose()?);
+        let ids = Tensor::empty(self.device(), DType::I64, &[rows])?;
+        let cell = capture::cell(self.device(), &rng)?;
+        let rng = capture::moved(rng, &cell)?;
+        let (xo, po, io) = (x.operand(), operand(prev.as_ref()), ids.operand());
+        self.device().sample_tokens(p, rng, xo.view()?, view(&po)?, io.view_mut()?)?;
+        Ok(ids)
     }
 }
 

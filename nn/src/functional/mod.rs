@@ -28,9 +28,10 @@ mod rnn;
 mod shape;
 mod softmax;
 mod sort;
+mod state_space;
 
-pub use self::attention::ScaledDotProductAttention;
 pub(crate) use self::attention::packed_heads;
+pub use self::attention::{PagedCache, ScaledDotProductAttention};
 pub use self::einsum::{EinsumPath, EinsumStep};
 pub(crate) use self::elementwise::arithmetic::broadcast;
 pub(crate) use self::elementwise::radial::Radial;
@@ -47,3 +48,4 @@ pub use self::rnn::{ConvLstmParams, RnnParams, RnnState, sequence_lengths};
 pub(crate) use self::rnn::{check_lengths, steps_to_run};
 #[cfg(feature = "loom")]
 pub(crate) use self::softmax::sparsemax_support;
+pub use self::state_space::SelectiveScanOptions;

@@ -87,6 +87,7 @@ mod second_derivatives;
 mod second_order;
 mod softmax_variants;
 mod state_map;
+mod state_space;
 mod tensor_ops;
 mod training;
 mod training_features;

@@ -2,14 +2,17 @@
 
 use trefoil::DType;
 use trefoil::ops::attention::{Rope, RopeLayout};
-use trefoil::ops::language_model::{LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd};
+use trefoil::ops::language_model::{
+    LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd, LogitProcessors,
+};
 use trefoil::ops::loss::Reduction;
+use trefoil::ops::random::Rng;
 
-use super::Bound::{Derived, Stored};
+use super::Bound::{Derived, Exact, Stored};
 use super::loss::{draw_reduction, reduction};
-use super::{Kernel, k};
+use super::{Kernel, TRANS, k};
 use crate::device::{Cx, Fail, R};
-use crate::sampler::Dom::{Any, Range};
+use crate::sampler::Dom::{Any, Coarse, Range};
 use crate::sampler::Sample;
 
 fn rope_plan(cx: &Cx<'_>) -> R<Rope> {
@@ -72,6 +75,69 @@ fn linear_loss_backward(cx: &Cx<'_>) -> R {
     Ok(cx.gpu.fused_linear_cross_entropy_bwd(&linear_plan(cx)?, io)?)
 }
 
+fn processors(cx: &Cx<'_>) -> R<LogitProcessors> {
+    Ok(LogitProcessors::new()
+        .temperature(cx.f("temperature")?)
+        .top_k(cx.n("top_k")?)
+        .top_p(cx.f("top_p")?)
+        .min_p(cx.f("min_p")?)
+        .repetition_penalty(cx.f("repetition_penalty")?))
+}
+
+fn logit_processors(cx: &Cx<'_>) -> R {
+    let x = cx.x("logits")?;
+    let y = cx.like("y", &x)?;
+    Ok(cx.gpu.logit_processors(&processors(cx)?, x, cx.opt("prev"), y.m())?)
+}
+
+fn sample_tokens(cx: &Cx<'_>) -> R {
+    let x = cx.x("logits")?;
+    let ids = cx.out("ids", DType::I64, &x.shape()[..1])?;
+    let rng = Rng::new(cx.bits("seed")?).at(cx.bits("stream")?, cx.bits("offset")?);
+    Ok(cx.gpu.sample_tokens(&processors(cx)?, rng, x, None, ids.m())?)
+}
+
+/// Logits of some rows, with equal ones or without, and what is kept of them; rows and vocabulary.
+fn logits(s: &mut Sample) -> [usize; 2] {
+    let size = [[1, 2, 7, 0][s.below(4)], [1, 2, 20, 300, 5000][s.below(5)]];
+    let dom = if s.coin() { Any } else { Coarse };
+    s.put("logits", &size, dom);
+    let temperature = [1.0, 0.7, 1.5][s.below(3)];
+    s.arg("temperature", temperature);
+    if s.coin() {
+        let k = 1 + s.below(size[1] + 2);
+        s.arg("top_k", k);
+    }
+    if s.coin() {
+        s.arg("top_p", 0.8313);
+    }
+    if s.coin() {
+        s.arg("min_p", 0.0517);
+    }
+    size
+}
+
+fn processors_sample(s: &mut Sample) {
+    let [rows, vocab] = logits(s);
+    if s.coin() {
+        s.arg("repetition_penalty", 1.25);
+        let ids: Vec<i64> = (0..rows * 6).map(|_| s.below(vocab + 1) as i64 - 1).collect();
+        s.ints("prev", DType::I32, &[rows, 6], &ids);
+    }
+}
+
+fn tokens_sample(s: &mut Sample) {
+    logits(s);
+    if s.below(4) == 0 {
+        s.arg("temperature", 0.0);
+    }
+    let seed = s.below(1 << 20);
+    s.arg("seed", seed);
+    s.arg("stream", 3);
+    let offset = s.below(100);
+    s.arg("offset", offset);
+}
+
 fn rope_sample(s: &mut Sample) {
     let d = [2, 8, 32, 40, 64, 3, 16, 5][s.below(if s.small { 2 } else { 8 })];
     let n = |s: &mut Sample| if s.small { 2 } else { 1 + s.below(12) };
@@ -123,6 +189,7 @@ fn linear_sample(s: &mut Sample) {
 }
 
 const ROPE: &str = "layout=\"half\", base=10000.0, rotary_dim=null, offset=0";
+const PROCESSORS: &str = "temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0";
 const LINEAR: &str = "ignore_index=-100, label_smoothing=0.0, z_loss=0.0, softcap=0.0, reduction=\"mean\"";
 
 pub(super) const ROWS: &[&[Kernel]] = &[&[
@@ -154,4 +221,26 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
     .bound(Stored)
     .units(16.0, "p - 1 of the target is 0 where there is one class")
     .grad_of("fused_linear_cross_entropy"),
+    k(
+        "logit_processors",
+        "B7.9",
+        "logits, [prev:i32]",
+        PROCESSORS,
+        "y",
+        &["logit_processors"],
+        logit_processors,
+    )
+    .bound(TRANS)
+    .sample(processors_sample),
+    k(
+        "sample_tokens",
+        "B7.10",
+        "logits",
+        "temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=0, stream=0, offset=0",
+        "ids:i64",
+        &["sample_tokens"],
+        sample_tokens,
+    )
+    .bound(Exact)
+    .sample(tokens_sample),
 ]];

@@ -44,6 +44,7 @@ mod scan;
 mod shape;
 mod softmax;
 mod sort;
+mod state_space;
 
 /// How closely a device must agree with the reference. All bounds are for f32 arithmetic; 16-bit storage gets two of its own ULP on top.
 /// `docs/NUMERICS.md` derives them.
@@ -376,6 +377,7 @@ const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
     (Family::LanguageModel, &[language_model::ROWS]),
     (Family::Linalg, &[linalg::ROWS]),
     (Family::Moe, &[moe::ROWS]),
+    (Family::StateSpace, &[state_space::ROWS]),
     (Family::Attention, &[attention::ROWS]),
     (Family::Resample, &[resample::ROWS]),
     (Family::Pool, &[pool::ROWS]),

@@ -1,14 +1,3 @@
 /// Names that the copied suites hold beside those of this library: kernels that it does not have yet. `run-cases` fails on them.
-pub const PENDING: &[&str] = &[
-    "kv_cache_append",
-    "paged_attention",
-    "flash_decode",
-    "lora_linear",
-    "lora_linear_backward",
-    "logit_processors",
-    "sample_tokens",
-    "quantize_int8",
-    "quantize_int4",
-    "quantize_fp8",
-    "dequantize",
-];
+pub const PENDING: &[&str] =
+    &["lora_linear", "lora_linear_backward", "quantize_int8", "quantize_int4", "quantize_fp8", "dequantize"];

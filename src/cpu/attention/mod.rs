@@ -1,5 +1,6 @@
 //! Attention on the CPU: a row of scores at a time, in f64.
 
+mod decode;
 mod rope;
 
 use rayon::prelude::*;

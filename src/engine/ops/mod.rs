@@ -28,3 +28,4 @@ mod scan;
 mod shape;
 mod softmax;
 pub(crate) mod sort;
+mod state_space;

@@ -1,7 +1,9 @@
 //! Scaled dot-product attention: parameters, operands, checks.
 
+mod decode;
 mod rope;
 
+pub use self::decode::*;
 pub use self::rope::*;
 
 use crate::ops::check;

@@ -123,6 +123,60 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `decode`.
+    DecodeArgs {
+        q: In("gk_t"),
+        k: In("gk_t"),
+        v: In("gk_t"),
+        table: In("int"),
+        lens: In("int"),
+        cu: In("int"),
+        o: Out("gk_t"),
+        lse: Out("gk_f"),
+        part: Out("gk_f"),
+        err: Out("int"),
+        size: Dims,
+        sequences: I64,
+        lanes: I32,
+        heads: I32,
+        tiles: I32,
+        splits: I32,
+        wide: I32,
+        scale: Real,
+        code: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `decode_combine`.
+    DecodeCombineArgs {
+        part: In("gk_f"),
+        o: Out("gk_t"),
+        lse: Out("gk_f"),
+        rows: I64,
+        d: I64,
+        splits: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `cache_append`.
+    CacheAppendArgs {
+        k: In("gk_t"),
+        v: In("gk_t"),
+        slots: In("int"),
+        k_cache: Out("gk_t"),
+        v_cache: Out("gk_t"),
+        err: Out("int"),
+        n: I64,
+        row: I64,
+        count: I64,
+        wide: I32,
+        code: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `rope`.
     RopeArgs {
         x: In("gk_t"),
@@ -233,6 +287,9 @@ kernel_table! {
     ATTENTION_FWD: AttentionFwdArgs = "attention/attention.c" "attention_fwd" [(FLOATS64, HEAD_WIDTHS)];
     ATTENTION_DKV: AttentionDkvArgs = "attention/backward.c" "attention_dkv" [(FLOATS64, HEAD_WIDTHS)];
     ATTENTION_DQ: AttentionDqArgs = "attention/backward.c" "attention_dq" [(FLOATS64, HEAD_WIDTHS)];
+    DECODE: DecodeArgs = "attention/decode.c" "decode" [(FLOATS64, &[])];
+    DECODE_COMBINE: DecodeCombineArgs = "attention/decode.c" "decode_combine" [(FLOATS64, &[])];
+    CACHE_APPEND: CacheAppendArgs = "attention/decode.c" "cache_append" [(FLOATS64, &[])];
     ATTENTION_FWD_MATRIX: AttentionFwdArgs = "attention/matrix.c" "attention_fwd_matrix" [(FLOATS, MATRIX_HEADS)];
     ATTENTION_DKV_MATRIX: AttentionDkvArgs = "attention/matrix_backward.c" "attention_dkv_matrix" [(FLOATS, MATRIX_HEADS)];
     ATTENTION_DQ_MATRIX: AttentionDqArgs = "attention/matrix_backward.c" "attention_dq_matrix" [(FLOATS, MATRIX_HEADS)];

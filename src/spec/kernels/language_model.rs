@@ -62,9 +62,71 @@ kernel_args! {
     }
 }
 
+kernel_args! {
+    /// Arguments of `logits_widen`.
+    LogitsWidenArgs {
+        logits: In("gk_t"),
+        wide: Out("gk_f"),
+        n: I64,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `logits_penalize`.
+    LogitsPenalizeArgs {
+        logits: In("gk_t"),
+        prev: In("int"),
+        wide: Out("gk_f"),
+        err: Out("int"),
+        n: I64,
+        each: I64,
+        vocab: I64,
+        penalty: Real,
+        code: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `logits_process`.
+    LogitsProcessArgs {
+        logits: In("gk_t"),
+        wide: In("gk_f"),
+        y: Out("gk_t"),
+        rows: I64,
+        vocab: I64,
+        top_k: I64,
+        scale: Real,
+        top_p: Real,
+        min_p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `logits_sample`.
+    LogitsSampleArgs {
+        logits: In("gk_t"),
+        wide: In("gk_f"),
+        more: In("gk_i64"),
+        ids: Out("gk_i64"),
+        rows: I64,
+        vocab: I64,
+        top_k: I64,
+        scale: Real,
+        top_p: Real,
+        min_p: Real,
+        seed: I64,
+        stream: I64,
+        offset: I64,
+    }
+}
+
 kernel_table! {
     LanguageModel;
     LM_ITEMS: LmItemsArgs = "language_model/linear_cross_entropy.c" "lm_items" [(FLOATS64, &[])];
     LM_COUNTED: LmCountedArgs = "language_model/linear_cross_entropy.c" "lm_counted" [(FLOATS64, &[])];
     LM_GRAD: LmGradArgs = "language_model/linear_cross_entropy.c" "lm_grad" [(FLOATS64, &[])];
+    LOGITS_WIDEN: LogitsWidenArgs = "language_model/sampling.c" "logits_widen" [(FLOATS64, &[])];
+    LOGITS_PENALIZE: LogitsPenalizeArgs = "language_model/sampling.c" "logits_penalize" [(FLOATS64, &[])];
+    LOGITS_PROCESS: LogitsProcessArgs = "language_model/sampling.c" "logits_process" [(FLOATS64, &[])];
+    LOGITS_SAMPLE: LogitsSampleArgs = "language_model/sampling.c" "logits_sample" [(FLOATS64, &[])];
 }

@@ -29,6 +29,7 @@ pub(crate) mod scan;
 pub(crate) mod shape;
 pub(crate) mod softmax;
 pub(crate) mod sort;
+pub(crate) mod state_space;
 
 /// The kernels of each family.
 pub(super) static FAMILIES: &[&[&KernelSpec]] = &[
@@ -58,6 +59,7 @@ pub(super) static FAMILIES: &[&[&KernelSpec]] = &[
     shape::KERNELS,
     softmax::KERNELS,
     sort::KERNELS,
+    state_space::KERNELS,
 ];
 
 macro_rules! texts {
@@ -73,6 +75,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/activation/gated.c",
     "common/attention/attention.c",
     "common/attention/backward.c",
+    "common/attention/decode.c",
     "common/attention/matrix.c",
     "common/attention/matrix_backward.c",
     "common/attention/matrix_specialized.c",
@@ -114,6 +117,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/graph/graph.h",
     "common/index/index.c",
     "common/language_model/linear_cross_entropy.c",
+    "common/language_model/sampling.c",
     "common/linalg/block.h",
     "common/linalg/cholesky.c",
     "common/linalg/jacobi.c",
@@ -189,6 +193,10 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/sort/assignment.c",
     "common/sort/radix.c",
     "common/sort/sort.c",
+    "common/state_space/backward.c",
+    "common/state_space/recurrence.c",
+    "common/state_space/scan.c",
+    "common/state_space/state.h",
     "cuda/dialect.h",
     "hip/dialect.h",
     "hip/matrix.h",

@@ -1,5 +1,6 @@
 //! Attention: validation and launch.
 
+mod decode;
 mod plan;
 mod rope;
 mod vendor;

@@ -239,6 +239,11 @@ pub(super) const ROWS: &[Row] = &[
     row("similarity", "`F.cosine_similarity`, `F.pairwise_distance`", "`Tensor::similarity`, ..."),
     // Language models.
     row("fused_linear_cross_entropy", "", "`LinearCrossEntropyLoss::forward`"),
+    row("kv_cache_append", "", "`Tensor::kv_cache_append`"),
+    row("flash_decode", "", "`Tensor::flash_decode`"),
+    row("paged_attention", "", "`Tensor::paged_attention`"),
+    row("logit_processors", "", "`Tensor::process_logits`"),
+    row("sample_tokens", "", "`Tensor::sample_tokens`"),
     // Linear algebra.
     row(
         "cholesky",
@@ -264,4 +269,10 @@ pub(super) const ROWS: &[Row] = &[
     row("moe_router", "", "`Tensor::moe_router`"),
     row("moe_permute", "", "`Tensor::moe_permute`"),
     row("moe_unpermute", "", "`Tensor::moe_unpermute`"),
+    // State-space models, linear attention.
+    row("associative_scan", "", "`Tensor::associative_scan`"),
+    row("gla_scan", "", "`Tensor::gla_scan`"),
+    row("gated_delta_scan", "", "`Tensor::gated_delta_scan`"),
+    row("selective_scan", "", "`Tensor::selective_scan`"),
+    row("ssd_scan", "", "`Tensor::ssd_scan`"),
 ];

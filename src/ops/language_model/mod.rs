@@ -1,5 +1,9 @@
 //! Language models: rotary embedding, vocabulary loss, mixture of experts.
 
+mod sampling;
+
+pub use self::sampling::*;
+
 use crate::ops::check;
 use crate::ops::loss::Reduction;
 use crate::buffer::{GradMut, View, ViewMut};

@@ -1,5 +1,7 @@
 //! Cross entropy of a linear layer over a vocabulary: validation and launch.
 
+mod sampling;
+
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Ptr;
 use crate::dtype::DType;

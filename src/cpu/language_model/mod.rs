@@ -1,5 +1,7 @@
 //! Rotary embedding, vocabulary loss and mixture of experts on the CPU, in f64.
 
+mod sampling;
+
 use rayon::prelude::*;
 
 use crate::buffer::View;

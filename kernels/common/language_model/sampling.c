@@ -1,0 +1,291 @@
+/* Choosing tokens from logits [rows, vocab]: repetition penalty, temperature, top-k, top-p, min-p, and a draw by the inverse of the distribution.
+ *
+ *   l = logit / penalty where positive, else logit * penalty, for the ids in prev;  kept: the k largest (equal ones by rising id), of these the
+ *   shortest run by falling probability whose sum is at least top_p, of these exp((l - max) / T) >= min_p;  y = l / T where kept, else -inf
+ *   id = the first with  sum over kept up to it of exp((l - max) / T)  >  u * sum over all kept,  or the first maximum for T = 0
+ *
+ * A block has a row. Thresholds are found by descent through the bits of an order-preserving integer, 4 bits at a time: each look sums the
+ * weights (counts or powers) of what is at least each of 15 candidates. A draw descends through 16 sections of the row, whose sums are
+ * taken in one pass where nothing is removed. NaN counts as -inf. Sums in gk_f, counts exactly (vocab at most 2^24). Deterministic: fixed trees.
+ * u: word row % 4 of Philox block offset + row / 4. References: Fan et al. (2018), Holtzman et al. (2020), Keskar et al. (2019, penalty).
+ */
+#define GK_DIGITS 16
+#if GK_DTYPE == GK_F64
+typedef gk_u64 gk_key;
+#define GK_KEY_BITS 64
+#define gk_key_bits(x) gk_as_u64(x)
+#else
+typedef gk_u32 gk_key;
+#define GK_KEY_BITS 32
+#define gk_key_bits(x) gk_as_u32(x)
+#endif
+
+/* Rising with the value. */
+GK_FN gk_key gk_key_of(gk_f x)
+{
+    gk_key b = gk_key_bits(x + GK_R(0.0)), top = (gk_key)1 << (GK_KEY_BITS - 1);
+    return (b & top) ? ~b : b | top;
+}
+
+typedef struct {
+    GK_GLOBAL const gk_t* logits;
+    GK_GLOBAL const gk_f* wide;
+    gk_i64 first, n;
+    gk_f scale, min_p;
+} gk_logits;
+
+/* What is kept of a row: keys above `cut`, and those equal to it up to the id `last`. */
+typedef struct { gk_key cut; gk_i64 last; gk_f top; } gk_kept;
+
+GK_FN gk_f gk_logit(const gk_logits* l, gk_i64 i)
+{
+    gk_f x = l->wide ? l->wide[l->first + i] : gk_load(l->logits, l->first + i);
+    return gk_isnan(x) ? -GK_INF : x;
+}
+
+/* exp((x - top) / T) */
+GK_FN gk_f gk_power(const gk_logits* l, gk_f x, gk_f top) { return x == top ? GK_R(1.0) : gk_exp((x - top) * l->scale); }
+
+GK_FN int gk_is_kept(const gk_logits* l, const gk_kept* k, gk_f x, gk_i64 i)
+{
+    gk_key key = gk_key_of(x);
+    return (key > k->cut || (key == k->cut && i <= k->last)) && gk_power(l, x, k->top) >= l->min_p;
+}
+
+/* What a look sums: the number of elements, the powers of what is kept, the ids from behind of what equals the cut. */
+#define GK_BY_COUNT 0
+#define GK_BY_POWER 1
+#define GK_BY_ID 2
+
+/* The largest key such that the weights of those not below it sum to at least `target`; *above gets the sum of those above it. */
+GK_FN gk_key gk_descend(const gk_logits* l, const gk_kept* k, gk_f target, const int by, GK_LOCAL_PTR gk_f* tmp, gk_f* above)
+{
+    gk_key prefix = 0;
+    *above = GK_R(0.0);
+    for (int shift = GK_KEY_BITS - 4; shift >= 0; shift -= 4) {
+        gk_f sums[GK_DIGITS], run;
+        int digit = 0;
+        GK_UNROLL for (int d = 0; d < GK_DIGITS; d++) sums[d] = GK_R(0.0);
+        for (gk_i64 i = gk_lid(); i < l->n; i += GK_BLOCK) {
+            gk_f x = gk_logit(l, i), w = GK_R(1.0);
+            gk_key key = by == GK_BY_ID ? (gk_key)(l->n - 1 - i) : gk_key_of(x);
+            if (by == GK_BY_POWER) w = gk_is_kept(l, k, x, i) ? gk_power(l, x, k->top) : GK_R(0.0);
+            if (by == GK_BY_ID) w = gk_key_of(x) == k->cut && i <= k->last ? GK_R(1.0) : GK_R(0.0);
+            /* Those with the prefix, by their next digit. */
+            if (shift + 4 < GK_KEY_BITS && (key >> (shift + 4)) != (prefix >> (shift + 4))) w = GK_R(0.0);
+            int own = (int)((key >> shift) & 15);
+            GK_UNROLL for (int d = 0; d < GK_DIGITS; d++) sums[d] += own == d ? w : GK_R(0.0);
+        }
+        run = *above;
+        for (int d = GK_DIGITS - 1; d >= 0; d--) {
+            gk_f s = GK_R(0.0);
+            GK_UNROLL for (int e = 0; e < GK_DIGITS; e++) s = e == d ? sums[e] : s;
+            s = gk_block_sum(s, tmp);
+            /* The first digit that reaches the target; rounding may leave the last one short of it. */
+            if (digit == 0 && (run + s >= target || d == 0)) {
+                digit = d + 1;
+                *above = run;
+            }
+            run += s;
+        }
+        prefix |= (gk_key)(digit - 1) << shift;
+    }
+    return prefix;
+}
+
+/* Lets only `count` of the elements that equal the cut stay, those of the smallest ids. */
+GK_FN void gk_cut_ties(const gk_logits* l, gk_kept* k, gk_f count, GK_LOCAL_PTR gk_f* tmp)
+{
+    gk_f above, ties = GK_R(0.0);
+    for (gk_i64 i = gk_lid(); i < l->n; i += GK_BLOCK) {
+        if (i <= k->last && gk_key_of(gk_logit(l, i)) == k->cut) ties += GK_R(1.0);
+    }
+    ties = gk_block_sum(ties, tmp);
+    if (count < ties) k->last = l->n - 1 - (gk_i64)gk_descend(l, k, count, GK_BY_ID, tmp, &above);
+}
+
+/* The largest logit of a row. */
+GK_FN gk_f gk_row_top(const gk_logits* l, GK_LOCAL_PTR gk_f* tmp)
+{
+    gk_f top = -GK_INF;
+    for (gk_i64 i = gk_lid(); i < l->n; i += GK_BLOCK) top = gk_max(top, gk_logit(l, i));
+    return gk_block_max(top, tmp);
+}
+
+/* What top-k and top-p keep; k = 0 and p = 1 keep all. */
+GK_FN gk_kept gk_row_kept(const gk_logits* l, gk_i64 top_k, gk_f top_p, GK_LOCAL_PTR gk_f* tmp)
+{
+    gk_kept k;
+    gk_logits all = *l;
+    gk_f above;
+    k.top = gk_row_top(l, tmp);
+    k.cut = 0;
+    k.last = l->n - 1;
+    all.min_p = GK_R(0.0);
+    if (top_k > 0 && top_k < l->n) {
+        k.cut = gk_descend(&all, &k, (gk_f)top_k, GK_BY_COUNT, tmp, &above);
+        gk_cut_ties(&all, &k, (gk_f)top_k - above, tmp);
+    }
+    if (top_p < GK_R(1.0)) {
+        gk_f sum = GK_R(0.0), one;
+        gk_kept p = k;
+        for (gk_i64 i = gk_lid(); i < l->n; i += GK_BLOCK) {
+            gk_f x = gk_logit(l, i);
+            if (gk_is_kept(&all, &k, x, i)) sum += gk_power(l, x, k.top);
+        }
+        sum = gk_block_sum(sum, tmp) * top_p;
+        p.cut = gk_descend(&all, &k, sum, GK_BY_POWER, tmp, &above);
+        if (p.cut != k.cut) p.last = l->n - 1;
+        /* Equal elements have equal powers: as many as reach the sum. */
+        one = GK_R(0.0);
+        for (gk_i64 i = gk_lid(); i < l->n; i += GK_BLOCK) {
+            gk_f x = gk_logit(l, i);
+            if (gk_key_of(x) == p.cut) one = gk_power(l, x, k.top);
+        }
+        one = gk_block_max(one, tmp);
+        gk_cut_ties(&all, &p, one > GK_R(0.0) ? gk_max(gk_ceil((sum - above) / one), GK_R(1.0)) : GK_R(1.0), tmp);
+        k = p;
+    }
+    return k;
+}
+
+// Units: FLOATS64
+/* wide = logits in gk_f. Launch: grid-stride. */
+GK_KERNEL(logits_widen)(GK_IN(gk_t, logits), GK_OUT(gk_f, wide), gk_i64 n)
+{
+    GK_BIND_IN(gk_t, logits); GK_BIND_OUT(gk_f, wide);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) wide[i] = gk_load(logits, i);
+}
+
+/* The penalty for the ids of prev [rows, each] (-1: none); an id that occurs twice is penalised once. Launch: grid-stride over prev. */
+GK_KERNEL(logits_penalize)(GK_IN(gk_t, logits), GK_IN(int, prev), GK_OUT(gk_f, wide), GK_OUT(int, err), gk_i64 n, gk_i64 each, gk_i64 vocab,
+                           gk_f penalty, int code)
+{
+    GK_BIND_IN(gk_t, logits); GK_BIND_IN(int, prev); GK_BIND_OUT(gk_f, wide); GK_BIND_OUT(int, err);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 id = prev[i], at = i / each * vocab + id;
+        if (id >= 0 && id < vocab) {
+            gk_f x = gk_load(logits, at);
+            wide[at] = x > GK_R(0.0) ? x / penalty : x * penalty;
+        } else if (id != -1) {
+            gk_report(err, code);
+        }
+    }
+}
+
+/* y = l / T where kept, else -inf. wide: penalised logits, or null. Launch: one block per row. */
+GK_KERNEL(logits_process)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 vocab, gk_i64 top_k, gk_f scale, gk_f top_p,
+                          gk_f min_p)
+{
+    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_OUT(gk_t, y);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    for (gk_i64 row = gk_bid(0); row < rows; row += gk_nblocks(0)) {
+        gk_logits l;
+        gk_kept k;
+        l.logits = logits; l.wide = wide; l.first = row * vocab; l.n = vocab; l.scale = scale; l.min_p = min_p;
+        k = gk_row_kept(&l, top_k, top_p, tmp);
+        for (gk_i64 i = gk_lid(); i < vocab; i += GK_BLOCK) {
+            gk_f x = gk_logit(&l, i);
+            gk_store(y, l.first + i, gk_is_kept(&l, &k, x, i) ? x * scale : -GK_INF);
+        }
+    }
+}
+
+/* The sums of powers over 16 sections of `width` elements from `lo`, where `k` keeps all, and the row's largest logit: one pass. */
+GK_FN gk_f gk_sections(const gk_logits* l, gk_i64 width, gk_f sums[GK_DIGITS], GK_LOCAL_PTR gk_f* tmp)
+{
+    gk_f tops[GK_DIGITS], top = -GK_INF;
+    GK_UNROLL for (int d = 0; d < GK_DIGITS; d++) {
+        gk_i64 end = (d + 1) * width < l->n ? (d + 1) * width : l->n;
+        gk_f m = -GK_INF, s = GK_R(0.0);
+        for (gk_i64 i = d * width + gk_lid(); i < end; i += GK_BLOCK) {
+            gk_f x = gk_logit(l, i);
+            if (x > m) {
+                s = s * gk_power(l, m, x) + GK_R(1.0);
+                m = x;
+            } else {
+                s += gk_power(l, x, m);
+            }
+        }
+        tops[d] = gk_block_max(m, tmp);
+        sums[d] = gk_block_sum(s * gk_power(l, m, tops[d]), tmp);
+        top = gk_max(top, tops[d]);
+    }
+    GK_UNROLL for (int d = 0; d < GK_DIGITS; d++) sums[d] *= gk_power(l, tops[d], top);
+    return top;
+}
+
+/* The id of a draw; sums of the first sections if they are known. */
+GK_FN gk_i64 gk_draw(const gk_logits* l, const gk_kept* k, gk_f u, gk_f sums[GK_DIGITS], int known, GK_LOCAL_PTR gk_f* tmp)
+{
+    gk_i64 lo = 0, hi = l->n;
+    gk_f before = GK_R(0.0), target = GK_R(0.0);
+    for (int level = 0; hi - lo > 1 || level == 0; level++) {
+        gk_i64 width = (hi - lo + GK_DIGITS - 1) / GK_DIGITS, at = lo;
+        gk_f run = before, found = GK_R(0.0), from = before;
+        GK_UNROLL for (int d = 0; d < GK_DIGITS; d++) {
+            gk_i64 end = lo + (d + 1) * width < hi ? lo + (d + 1) * width : hi;
+            gk_f s = GK_R(0.0);
+            if (level > 0 || !known) {
+                for (gk_i64 i = lo + d * width + gk_lid(); i < end; i += GK_BLOCK) {
+                    gk_f x = gk_logit(l, i);
+                    if (gk_is_kept(l, k, x, i)) s += gk_power(l, x, k->top);
+                }
+                sums[d] = gk_block_sum(s, tmp);
+            }
+        }
+        if (level == 0) {
+            GK_UNROLL for (int d = 0; d < GK_DIGITS; d++) target += sums[d];
+            target *= u;
+        }
+        /* The first section whose end is beyond the target; the last that has anything, if rounding leaves none. */
+        GK_UNROLL for (int d = 0; d < GK_DIGITS; d++) {
+            if (found == GK_R(0.0) && sums[d] > GK_R(0.0)) {
+                at = lo + d * width;
+                from = run;
+                if (run + sums[d] > target) found = GK_R(1.0);
+            }
+            run += sums[d];
+        }
+        lo = at;
+        hi = lo + width < hi ? lo + width : hi;
+        before = from;
+    }
+    return lo;
+}
+
+/* ids [rows]. scale = 1 / T, 0 for the first maximum. Launch: one block per row. */
+GK_KERNEL(logits_sample)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_i64, more), GK_OUT(gk_i64, ids), gk_i64 rows, gk_i64 vocab, gk_i64 top_k,
+                         gk_f scale, gk_f top_p, gk_f min_p, gk_i64 seed, gk_i64 stream, gk_i64 offset)
+{
+    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(gk_i64, ids);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    for (gk_i64 row = gk_bid(0); row < rows; row += gk_nblocks(0)) {
+        gk_logits l;
+        gk_kept k;
+        gk_i64 id;
+        l.logits = logits; l.wide = wide; l.first = row * vocab; l.n = vocab; l.scale = scale; l.min_p = min_p;
+        if (scale == GK_R(0.0)) {
+            gk_f top = gk_row_top(&l, tmp), at = GK_INF;
+            for (gk_i64 i = gk_lid(); i < vocab; i += GK_BLOCK) {
+                if (gk_logit(&l, i) == top) at = gk_min(at, (gk_f)i);
+            }
+            id = (gk_i64)gk_block_min(at, tmp);
+        } else {
+            gk_f sums[GK_DIGITS];
+            gk_u64 block = (gk_u64)offset + (more ? (gk_u64)more[0] : (gk_u64)0) + (gk_u64)(row / 4);
+            gk_words w = gk_philox(block, (gk_u64)stream, (gk_u64)seed);
+            gk_f u = (gk_f)gk_unit(w.w[row % 4]);
+            int all = (top_k == 0 || top_k >= vocab) && top_p >= GK_R(1.0) && min_p <= GK_R(0.0);
+            if (all) {
+                k.cut = 0;
+                k.last = vocab - 1;
+                k.top = gk_sections(&l, (vocab + GK_DIGITS - 1) / GK_DIGITS, sums, tmp);
+            } else {
+                k = gk_row_kept(&l, top_k, top_p, tmp);
+            }
+            id = gk_draw(&l, &k, u, sums, all, tmp);
+        }
+        if (gk_lid() == 0) ids[row] = id;
+    }
+}

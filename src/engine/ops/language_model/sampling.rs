@@ -1,0 +1,104 @@
+//! Choosing tokens: validation and launch.
+
+use crate::buffer::{Buffer, View, ViewMut};
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, code_of_op, long};
+use crate::engine::ops::random::RngArgs;
+use crate::error::Result;
+use crate::ops::language_model::*;
+use crate::ops::random::Rng;
+use crate::spec::kernels::language_model::*;
+
+/// Blocks for rows of logits, which loop where there are more.
+fn rows_grid(rows: usize) -> Grid {
+    Grid::Blocks([rows.min(1 << 20), 1, 1])
+}
+
+impl Engine {
+    /// The logits after the penalty, in the arithmetic type; `None` where nothing is penalised.
+    fn penalised(
+        &self,
+        op: &'static str,
+        p: &LogitProcessors,
+        logits: &View<'_>,
+        prev: Option<&View<'_>>,
+    ) -> Result<Option<Buffer>> {
+        let Some(prev) = prev.filter(|v| p.penalises() && v.numel() > 0) else { return Ok(None) };
+        let (dt, n) = (logits.dtype(), logits.numel());
+        let wide = self.scratch(dt.accumulator(), n)?;
+        let args =
+            LogitsWidenArgs { logits: self.arg_in(logits), wide: self.arg_in(&wide.view()), n: long(n) };
+        self.launch(&LOGITS_WIDEN, dt, "", Grid::Stride(n), &args)?;
+        let args = LogitsPenalizeArgs {
+            logits: self.arg_in(logits),
+            prev: self.arg_in(prev),
+            wide: self.arg_in(&wide.view()),
+            err: self.arg_error(),
+            n: long(prev.numel()),
+            each: long(prev.shape()[1]),
+            vocab: long(logits.shape()[1]),
+            penalty: p.repetition_penalty,
+            code: code_of_op(op),
+        };
+        self.launch(&LOGITS_PENALIZE, dt, "", Grid::Stride(prev.numel()), &args)?;
+        Ok(Some(wide))
+    }
+}
+
+impl SamplingOps for Engine {
+    fn logit_processors(
+        &self,
+        p: &LogitProcessors,
+        logits: View<'_>,
+        prev: Option<View<'_>>,
+        y: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "logit_processors";
+        let [rows, vocab] = check_logit_processors(p, &logits, prev.as_ref(), &y)?;
+        self.check_owner_all(OP, &[("logits", Some(logits)), ("prev", prev), ("y", Some(y.as_view()))])?;
+        let wide = self.penalised(OP, p, &logits, prev.as_ref())?;
+        let args = LogitsProcessArgs {
+            logits: self.arg_in(&logits),
+            wide: self.arg_opt(wide.as_ref().map(Buffer::view).as_ref()),
+            y: self.arg_out(&y),
+            rows: long(rows),
+            vocab: long(vocab),
+            top_k: long(p.top_k.min(vocab)),
+            scale: 1.0 / p.temperature,
+            top_p: p.top_p,
+            min_p: p.min_p,
+        };
+        self.launch(&LOGITS_PROCESS, logits.dtype(), "", rows_grid(rows), &args)
+    }
+
+    fn sample_tokens(
+        &self,
+        p: &LogitProcessors,
+        rng: Rng<'_>,
+        logits: View<'_>,
+        prev: Option<View<'_>>,
+        ids: ViewMut<'_>,
+    ) -> Result<()> {
+        const OP: &str = "sample_tokens";
+        let [rows, vocab] = check_sample_tokens(p, &rng, &logits, prev.as_ref(), &ids)?;
+        self.check_owner_all(OP, &[("logits", Some(logits)), ("prev", prev), ("ids", Some(ids.as_view()))])?;
+        let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
+        let wide = self.penalised(OP, p, &logits, prev.as_ref())?;
+        let args = LogitsSampleArgs {
+            logits: self.arg_in(&logits),
+            wide: self.arg_opt(wide.as_ref().map(Buffer::view).as_ref()),
+            more,
+            ids: self.arg_out(&ids),
+            rows: long(rows),
+            vocab: long(vocab),
+            top_k: long(p.top_k.min(vocab)),
+            scale: if p.temperature == 0.0 { 0.0 } else { 1.0 / p.temperature },
+            top_p: p.top_p,
+            min_p: p.min_p,
+            seed,
+            stream,
+            offset,
+        };
+        self.launch(&LOGITS_SAMPLE, logits.dtype(), "", rows_grid(rows), &args)
+    }
+}

@@ -1,0 +1,380 @@
+//! State-space models, linear attention and linear recurrences: validation and launch.
+
+mod plan;
+
+use self::plan::{RecurrenceProblem, StatePlan, StateProblem};
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
+use crate::driver::{DimsArg, Ptr};
+use crate::dtype::DType;
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, aligned16, dims, int, long};
+use crate::error::Result;
+use crate::ops::core::{Choice, CoreOps};
+use crate::ops::shape::ShapeOps;
+use crate::ops::state_space::*;
+use crate::spec::kernels::state_space::*;
+
+/// The kernels' name of a rule.
+fn rule_name(rule: StateRule) -> &'static str {
+    match rule {
+        StateRule::Gla => "gk_rule_gla",
+        StateRule::GlaPerKey => "gk_rule_gla_key",
+        StateRule::GatedDelta => "gk_rule_delta",
+        StateRule::Selective => "gk_rule_selective",
+        StateRule::Ssd => "gk_rule_ssd",
+    }
+}
+
+/// Sizes for the kernels.
+fn size_arg(n: StateSizes, p: &StatePlan) -> DimsArg {
+    dims([n.steps, n.heads, n.rows, n.groups, p.split, p.splits, n.width, n.batch])
+}
+
+/// Whether rows of a state's width are whole items of 16 bytes in all operands.
+fn wide(s: &StateScan<'_>) -> bool {
+    let rows = [Some(&s.q), Some(&s.k), Some(&s.gate), s.second.as_ref()];
+    s.size.width.is_multiple_of(16 / s.v.dtype().size()) && rows.into_iter().flatten().all(aligned16)
+}
+
+/// Sums over tiles, runs or heads that a backward pass left: `[outer, parts, inner]`.
+struct Parts {
+    memory: Buffer,
+    size: [usize; 3],
+}
+
+/// A recurrence over contiguous operands `[outer, steps, inner]`.
+struct Recurrence<'a> {
+    op: &'static str,
+    size: [usize; 3],
+    reverse: bool,
+    /// Factors, those of the step before each with `shift`.
+    a: View<'a>,
+    shift: bool,
+    b: View<'a>,
+    before: Option<View<'a>>,
+    y: Option<&'a GradMut<'a>>,
+    da: Option<&'a GradMut<'a>>,
+}
+
+impl Engine {
+    /// What serves 8 sequences of 2048 steps of 2048 channels with 16 states.
+    pub(crate) fn explain_state_space(&self, op: &'static str) -> Result<Choice> {
+        if op.starts_with("associative_scan") {
+            return self.explain_problem(op, &RecurrenceProblem { outer: 8, steps: 2048, inner: 2048 });
+        }
+        let rule = match op.trim_end_matches("_bwd") {
+            "gla_scan" => StateRule::Gla,
+            "gated_delta_scan" => StateRule::GatedDelta,
+            "ssd_scan" => StateRule::Ssd,
+            _ => StateRule::Selective,
+        };
+        let size = match rule {
+            StateRule::Selective => {
+                StateSizes { batch: 8, steps: 2048, heads: 1, rows: 2048, width: 16, groups: 1 }
+            }
+            _ => StateSizes { batch: 8, steps: 2048, heads: 16, rows: 64, width: 64, groups: 16 },
+        };
+        self.explain_problem(op, &StateProblem { rule, size, backward: op.ends_with("_bwd") })
+    }
+
+    /// Refuses operands of another device or stream.
+    fn own_state_scan(&self, s: &StateScan<'_>) -> Result<()> {
+        let [q, k, v, gate, second] = s.names;
+        let operands = [
+            (q, Some(s.q)),
+            (k, Some(s.k)),
+            (v, Some(s.v)),
+            (gate, Some(s.gate)),
+            (second, s.second),
+            ("d", s.skip),
+            ("z", s.z),
+            ("initial", s.initial),
+        ];
+        self.check_owner_all(s.op, &operands)
+    }
+
+    /// The state before each run of steps, or with `dy` the gradient of the state behind each; `None` for one run.
+    fn state_parts(&self, s: &StateScan<'_>, p: &StatePlan, dy: Option<&View<'_>>) -> Result<Option<Buffer>> {
+        if p.splits == 1 {
+            return Ok(None);
+        }
+        let (n, dt) = (s.size, s.v.dtype());
+        let each = n.rows * n.width;
+        let part = self.scratch(dt.accumulator(), n.batch * n.heads * p.splits * 2 * each)?;
+        let args = StatePartialArgs {
+            q: self.arg_in(&s.q),
+            k: self.arg_in(&s.k),
+            v: self.arg_in(&s.v),
+            gate: self.arg_in(&s.gate),
+            second: self.arg_opt(s.second.as_ref()),
+            z: self.arg_opt(s.z.as_ref()),
+            dy: self.arg_opt(dy),
+            part: self.arg_in(&part.view()),
+            size: size_arg(n, p),
+            lanes: int(p.lanes),
+            softplus: i32::from(s.softplus),
+            wide: i32::from(wide(s)),
+            back: i32::from(dy.is_some()),
+        };
+        self.launch(&STATE_PARTIAL, dt, rule_name(s.rule), Grid::Blocks([p.blocks, 1, 1]), &args)?;
+        let items = n.batch * n.heads * each;
+        let args = StateCarryArgs {
+            initial: self.arg_opt(s.initial.as_ref().filter(|_| dy.is_none())),
+            part: self.arg_in(&part.view()),
+            n: long(items),
+            each: long(each),
+            splits: int(p.splits),
+            back: i32::from(dy.is_some()),
+        };
+        self.launch(&STATE_CARRY, dt, "", Grid::Stride(items), &args)?;
+        Ok(Some(part))
+    }
+
+    fn state_forward(&self, s: &StateScan<'_>, y: ViewMut<'_>, state: Option<ViewMut<'_>>) -> Result<()> {
+        s.check_forward(&y, state.as_ref())?;
+        self.own_state_scan(s)?;
+        let last = state.as_ref().map(|v| v.as_view());
+        self.check_owner_all(s.op, &[("y", Some(y.as_view())), ("state", last)])?;
+        if s.is_empty() {
+            return match (state, s.initial) {
+                (Some(to), _) if to.numel() == 0 => Ok(()),
+                (Some(to), Some(from)) => self.copy(from, to),
+                (Some(to), None) => ShapeOps::fill(self, 0.0, to),
+                (None, _) => Ok(()),
+            };
+        }
+        let (n, dt) = (s.size, s.v.dtype());
+        let p = self.plan(s.op, &StateProblem { rule: s.rule, size: n, backward: false })?;
+        let part = self.state_parts(s, &p, None)?;
+        let args = StateScanArgs {
+            q: self.arg_in(&s.q),
+            k: self.arg_in(&s.k),
+            v: self.arg_in(&s.v),
+            gate: self.arg_in(&s.gate),
+            second: self.arg_opt(s.second.as_ref()),
+            skip: self.arg_opt(s.skip.as_ref()),
+            z: self.arg_opt(s.z.as_ref()),
+            initial: self.arg_opt(s.initial.as_ref()),
+            part: self.arg_opt(part.as_ref().map(Buffer::view).as_ref()),
+            y: self.arg_out(&y),
+            state: self.arg_opt(last.as_ref()),
+            size: size_arg(n, &p),
+            lanes: int(p.lanes),
+            softplus: i32::from(s.softplus),
+            wide: i32::from(wide(s)),
+        };
+        self.launch(&STATE_SCAN, dt, rule_name(s.rule), Grid::Blocks([p.blocks, 1, 1]), &args)
+    }
+
+    /// Memory for parts of a gradient, if it is asked for.
+    fn parts(&self, dt: DType, g: Option<&GradMut<'_>>, size: [usize; 3]) -> Result<Option<Parts>> {
+        if g.is_none_or(|g| g.out.numel() == 0) {
+            return Ok(None);
+        }
+        let memory = self.scratch(dt.accumulator(), size.iter().product())?;
+        Ok(Some(Parts { memory, size }))
+    }
+
+    fn arg_parts(&self, p: Option<&Parts>) -> Ptr {
+        self.arg_opt(p.map(|p| p.memory.view()).as_ref())
+    }
+
+    /// Adds parts up.
+    fn sum_parts(&self, dt: DType, p: Option<Parts>, g: Option<GradMut<'_>>) -> Result<()> {
+        let (Some(p), Some(g)) = (p, g) else { return Ok(()) };
+        let [outer, parts, inner] = p.size;
+        let args = StateSumArgs {
+            part: self.arg_in(&p.memory.view()),
+            y: self.arg_out(&g.out),
+            outer: long(outer),
+            parts: long(parts),
+            inner: long(inner),
+            accumulate: i32::from(g.accumulate),
+        };
+        self.launch(&STATE_SUM, dt, "", Grid::Stride(outer * inner), &args)
+    }
+
+    fn state_backward(&self, s: &StateScan<'_>, g: StateGrads<'_>) -> Result<()> {
+        s.check_backward(&g)?;
+        self.own_state_scan(s)?;
+        self.check_owner(s.op, "dy", &g.dy)?;
+        let StateGrads { dy, dq, dk, dv, dgate, dsecond, dskip, dz } = g;
+        for out in [&dq, &dk, &dv, &dgate, &dsecond, &dskip, &dz].into_iter().flatten() {
+            self.check_owner(s.op, "gradient", &out.out.as_view())?;
+        }
+        if s.is_empty() {
+            let all = [dq, dk, dv, dgate, dsecond, dskip, dz];
+            let mut zeros = all.into_iter().flatten().filter(|g| !g.accumulate && g.out.numel() > 0);
+            return zeros.try_for_each(|g| ShapeOps::fill(self, 0.0, g.out));
+        }
+        let (n, dt) = (s.size, s.v.dtype());
+        let p = self.plan(s.op, &StateProblem { rule: s.rule, size: n, backward: true })?;
+        let (part, back) = (self.state_parts_back(s, &p, None)?, self.state_parts_back(s, &p, Some(&dy))?);
+        let marks = self.scratch(dt.accumulator(), p.marks())?;
+        let (steps, runs) = (n.batch * n.steps, n.batch * p.splits);
+        let key = [steps * n.groups, n.heads / n.groups * p.tiles, n.width];
+        let head = [steps * n.heads, p.tiles, 1];
+        let (pq, pk) = (self.parts(dt, dq.as_ref(), key)?, self.parts(dt, dk.as_ref(), key)?);
+        let selective = s.rule == StateRule::Selective;
+        let size = if s.rule == StateRule::GlaPerKey { [steps * n.heads, p.tiles, n.width] } else { head };
+        let pg = self.parts(dt, dgate.as_ref().filter(|_| !selective), size)?;
+        let pb = self.parts(dt, dsecond.as_ref().filter(|_| s.rule == StateRule::GatedDelta), head)?;
+        let (of_heads, of_rows) = ([1, runs * p.tiles, n.heads], [1, runs, n.rows]);
+        let size = if selective { [1, runs, n.rows * n.width] } else { of_heads };
+        let pa = self.parts(dt, dsecond.as_ref().filter(|_| s.rule != StateRule::GatedDelta), size)?;
+        let pd = self.parts(dt, dskip.as_ref(), if selective { of_rows } else { of_heads })?;
+        let direct = [(&dv, 1), (&dz, 2), (&dgate, 4)];
+        let adds = |&(g, bit): &(&Option<GradMut<'_>>, i32)| {
+            g.as_ref().map_or(0, |g| if g.accumulate { bit } else { 0 })
+        };
+        let out = |g: &Option<GradMut<'_>>| self.arg_opt_out(g.as_ref().map(|g| &g.out));
+        let args = StateBackwardArgs {
+            q: self.arg_in(&s.q),
+            k: self.arg_in(&s.k),
+            v: self.arg_in(&s.v),
+            gate: self.arg_in(&s.gate),
+            second: self.arg_opt(s.second.as_ref()),
+            skip: self.arg_opt(s.skip.as_ref()),
+            z: self.arg_opt(s.z.as_ref()),
+            dy: self.arg_in(&dy),
+            initial: self.arg_opt(s.initial.as_ref()),
+            part: self.arg_opt(part.as_ref().map(Buffer::view).as_ref()),
+            back: self.arg_opt(back.as_ref().map(Buffer::view).as_ref()),
+            marks: self.arg_in(&marks.view()),
+            dv: out(&dv),
+            dz: out(&dz),
+            dgate: if selective { out(&dgate) } else { Ptr::NULL },
+            pq: self.arg_parts(pq.as_ref()),
+            pk: self.arg_parts(pk.as_ref()),
+            pg: self.arg_parts(pg.as_ref()),
+            pb: self.arg_parts(pb.as_ref()),
+            pa: self.arg_parts(pa.as_ref()),
+            pd: self.arg_parts(pd.as_ref()),
+            size: size_arg(n, &p),
+            lanes: int(p.lanes),
+            softplus: i32::from(s.softplus),
+            wide: i32::from(wide(s)),
+            accumulate: direct.iter().map(adds).sum(),
+        };
+        self.launch(&STATE_BACKWARD, dt, rule_name(s.rule), Grid::Blocks([p.blocks, 1, 1]), &args)?;
+        self.sum_parts(dt, pq, dq)?;
+        self.sum_parts(dt, pk, dk)?;
+        self.sum_parts(dt, pg, dgate)?;
+        self.sum_parts(dt, pb.or(pa), dsecond)?;
+        self.sum_parts(dt, pd, dskip)
+    }
+
+    /// [`Engine::state_parts`] for the runs of a backward pass, in blocks of the forward pass's shape.
+    fn state_parts_back(
+        &self,
+        s: &StateScan<'_>,
+        p: &StatePlan,
+        dy: Option<&View<'_>>,
+    ) -> Result<Option<Buffer>> {
+        let blocks = StateProblem { rule: s.rule, size: s.size, backward: false }.runs(p);
+        self.state_parts(s, &blocks, dy)
+    }
+
+    fn recurrence(&self, r: &Recurrence<'_>) -> Result<()> {
+        let ([outer, steps, inner], dt) = (r.size, r.a.dtype());
+        let p = self.plan(r.op, &RecurrenceProblem { outer, steps, inner })?;
+        let size = outer * p.splits * 2 * inner;
+        let part = (p.splits > 1).then(|| self.scratch(dt.accumulator(), size)).transpose()?;
+        let out = |g: Option<&GradMut<'_>>| self.arg_opt_out(g.map(|g| &g.out));
+        let adds = |g: Option<&GradMut<'_>>, bit: i32| if g.is_some_and(|g| g.accumulate) { bit } else { 0 };
+        let args = RecurrenceScanArgs {
+            a: self.arg_in(&r.a),
+            b: self.arg_in(&r.b),
+            before: self.arg_opt(r.before.as_ref()),
+            part: self.arg_opt(part.as_ref().map(Buffer::view).as_ref()),
+            y: out(r.y),
+            da: out(r.da),
+            outer: long(outer),
+            steps: long(steps),
+            inner: long(inner),
+            split: long(p.split),
+            splits: int(p.splits),
+            reverse: i32::from(r.reverse),
+            shift: i32::from(r.shift),
+            accumulate: adds(r.y, 1) | adds(r.da, 2),
+        };
+        let grid = Grid::Blocks([p.threads.div_ceil(crate::engine::launch::LANES), 1, 1]);
+        if part.is_some() {
+            let RecurrenceScanArgs { a, b, part, outer, steps, inner, split, splits, reverse, shift, .. } =
+                args;
+            let first =
+                RecurrencePartialArgs { a, b, part, outer, steps, inner, split, splits, reverse, shift };
+            self.launch(&RECURRENCE_PARTIAL, dt, "", grid, &first)?;
+        }
+        self.launch(&RECURRENCE_SCAN, dt, "", grid, &args)
+    }
+}
+
+impl StateSpaceOps for Engine {
+    fn associative_scan(&self, reverse: bool, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "associative_scan";
+        let size = check_associative_scan(&a, &b, &y)?;
+        self.check_owner_all(OP, &[("a", a), ("b", b), ("y", y.as_view())])?;
+        if a.numel() == 0 {
+            return Ok(());
+        }
+        let y = y.grad(false);
+        let (before, da) = (None, None);
+        self.recurrence(&Recurrence { op: OP, size, reverse, a, shift: false, b, before, y: Some(&y), da })
+    }
+
+    fn associative_scan_bwd(&self, reverse: bool, io: AssociativeScanBwd<'_>) -> Result<()> {
+        const OP: &str = "associative_scan_bwd";
+        let size = check_associative_scan_bwd(&io)?;
+        self.check_owner_all(OP, &[("dy", Some(io.dy)), ("a", Some(io.a)), ("y", io.y)])?;
+        for (arg, g) in [("da", &io.da), ("db", &io.db)] {
+            g.as_ref().map_or(Ok(()), |g| self.check_owner(OP, arg, &g.out.as_view()))?;
+        }
+        if io.a.numel() == 0 || (io.da.is_none() && io.db.is_none()) {
+            return Ok(());
+        }
+        self.recurrence(&Recurrence {
+            op: OP,
+            size,
+            reverse: !reverse,
+            a: io.a,
+            shift: true,
+            b: io.dy,
+            before: io.y,
+            y: io.db.as_ref(),
+            da: io.da.as_ref(),
+        })
+    }
+
+    fn gla_scan(&self, io: GlaScan<'_>) -> Result<()> {
+        self.state_forward(&StateScan::gla(&io)?, io.y, io.state)
+    }
+
+    fn gla_scan_bwd(&self, io: GlaScanBwd<'_>) -> Result<()> {
+        self.state_backward(&StateScan::gla_bwd(&io)?, io.grads())
+    }
+
+    fn gated_delta_scan(&self, io: GatedDeltaScan<'_>) -> Result<()> {
+        self.state_forward(&StateScan::gated_delta(&io)?, io.y, io.state)
+    }
+
+    fn gated_delta_scan_bwd(&self, io: GatedDeltaScanBwd<'_>) -> Result<()> {
+        self.state_backward(&StateScan::gated_delta_bwd(&io)?, io.grads())
+    }
+
+    fn selective_scan(&self, softplus: bool, io: SelectiveScan<'_>) -> Result<()> {
+        self.state_forward(&StateScan::selective(softplus, &io)?, io.y, io.state)
+    }
+
+    fn selective_scan_bwd(&self, softplus: bool, io: SelectiveScanBwd<'_>) -> Result<()> {
+        self.state_backward(&StateScan::selective_bwd(softplus, &io)?, io.grads())
+    }
+
+    fn ssd_scan(&self, io: SsdScan<'_>) -> Result<()> {
+        self.state_forward(&StateScan::ssd(&io)?, io.y, io.state)
+    }
+
+    fn ssd_scan_bwd(&self, io: SsdScanBwd<'_>) -> Result<()> {
+        self.state_backward(&StateScan::ssd_bwd(&io)?, io.grads())
+    }
+}

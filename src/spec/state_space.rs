@@ -1,0 +1,5 @@
+//! Functions of `kernels/common/state_space`.
+
+/// What a step does to a state.
+pub(crate) const STATE_RULES: &[&str] =
+    &["gk_rule_gla", "gk_rule_gla_key", "gk_rule_delta", "gk_rule_selective", "gk_rule_ssd"];
