@@ -226,7 +226,7 @@ impl Sums {
 impl CpuBackend {
     fn state_scan(&self, s: &StateScan<'_>, y: &ViewMut<'_>, state: Option<&ViewMut<'_>>) -> Result<()> {
         s.check_forward(y, state)?;
-        let _timed = self.count("state_scan");
+        let _timed = self.count(s.op);
         if s.is_empty() {
             return match (state, s.initial) {
                 (None, _) => Ok(()),
@@ -252,7 +252,7 @@ impl CpuBackend {
 
     fn state_scan_bwd(&self, s: &StateScan<'_>, g: StateGrads<'_>) -> Result<()> {
         s.check_backward(&g)?;
-        let _timed = self.count("state_scan_bwd");
+        let _timed = self.count(s.op);
         let (o, dy) = (Operands::new(s)?, gather_f64(s.op, g.dy)?);
         let (mut sums, width) = (Sums::new(&o)?, o.size.width);
         let rows = |f: &mut dyn FnMut([usize; 3], Vec<f64>) -> Result<()>| match s.is_empty() {
