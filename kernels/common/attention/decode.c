@@ -82,81 +82,117 @@ GK_FN gk_f gk_over_groups(const gk_f v[GK_DECODE_EACH], GK_LOCAL_PTR gk_f* tmp, 
 
 typedef struct { gk_f m[GK_DECODE_HEADS], l[GK_DECODE_HEADS], acc[GK_DECODE_HEADS][GK_DECODE_EACH]; } gk_running;
 
-/* One more key with its value; a score of -inf adds nothing. */
+/* One more key with its value, without branches; a score of -inf has no weight. */
 GK_FN void gk_running_add(gk_running* r, int h, gk_f s, const gk_f v[GK_DECODE_EACH])
 {
-    if (s == -GK_INF) return;
-    gk_f m = gk_max(r->m[h], s), old = gk_exp(r->m[h] - m), p = gk_exp(s - m);
+    gk_f m = gk_max(r->m[h], s), base = m == -GK_INF ? GK_R(0.0) : m, old = gk_exp(r->m[h] - base), p = gk_exp(s - base);
     r->m[h] = m;
     r->l[h] = r->l[h] * old + p;
     GK_UNROLL for (int e = 0; e < GK_DECODE_EACH; e++) r->acc[h][e] = r->acc[h][e] * old + p * v[e];
 }
 
-// Units: FLOATS64
-/* o and lse, or with part [rows, splits, D + 2]: result, maximum, sum of each split. Launch: a block per token, cache head, `heads` query heads (with
- * `tiles` of them per cache head) and split. wide: rows are read by 16 bytes. */
-GK_KERNEL(decode)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(int, table), GK_IN(int, lens), GK_IN(int, cu), GK_OUT(gk_t, o),
-                  GK_OUT(gk_f, lse), GK_OUT(gk_f, part), GK_OUT(int, err), GK_DIMS(size), gk_i64 sequences, int lanes, int heads, int tiles, int splits,
-                  int wide, gk_f scale, int code)
+typedef struct {
+    GK_GLOBAL const gk_t* q;
+    GK_GLOBAL const gk_t* k;
+    GK_GLOBAL const gk_t* v;
+    GK_GLOBAL const int* table;
+    GK_GLOBAL gk_t* o;
+    GK_GLOBAL gk_f* lse;
+    GK_GLOBAL gk_f* part;
+    GK_GLOBAL int* err;
+    gk_f scale;
+    int lanes, heads, splits, wide, code;
+} gk_decode_io;
+
+/* A block: the keys of split s for query heads h0 .. of cache head `head`, `most` of which are computed and `heads` at most are there. */
+GK_FN void gk_decode_block(const gk_decode_io* io, const gk_dims* size, gk_token at, gk_i64 head, gk_i64 h0, gk_i64 s, GK_LOCAL_PTR gk_f* tmp,
+                           const int most)
 {
-    GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, v); GK_BIND_IN(int, table); GK_BIND_IN(int, lens); GK_BIND_IN(int, cu);
-    GK_BIND_OUT(gk_t, o); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_f, part); GK_BIND_OUT(int, err);
-    GK_LOCAL gk_f tmp[GK_BLOCK * GK_DECODE_EACH];
     gk_running r;
     gk_f qs[GK_DECODE_HEADS][GK_DECODE_EACH];
-    gk_i64 block = gk_bid(0), s = block % splits, d = size.v[4], per = size.v[1] / size.v[2];
-    int lane = gk_lid() % lanes, group = gk_lid() / lanes, groups = GK_BLOCK / lanes, first = lane * GK_DECODE_EACH, whole = wide && first < d;
-    block /= splits;
-    gk_i64 h0 = block % tiles * heads, head = block / tiles % size.v[2], t = block / tiles / size.v[2];
-    gk_token at = gk_token_of(lens, cu, err, &size, sequences, t, code);
-    gk_i64 run = (at.keys + splits - 1) / splits, j0 = s * run, j1 = j0 + run < at.keys ? j0 + run : at.keys;
-    GK_UNROLL for (int h = 0; h < GK_DECODE_HEADS; h++) {
+    gk_i64 d = size->v[4], per = size->v[1] / size->v[2];
+    int lanes = io->lanes, lane = gk_lid() % lanes, group = gk_lid() / lanes, groups = GK_BLOCK / lanes, first = lane * GK_DECODE_EACH;
+    int whole = io->wide && first < d;
+    gk_i64 run = (at.keys + io->splits - 1) / io->splits, j0 = s * run, j1 = j0 + run < at.keys ? j0 + run : at.keys;
+    GK_UNROLL for (int h = 0; h < most; h++) {
         r.m[h] = -GK_INF;
         r.l[h] = GK_R(0.0);
         GK_UNROLL for (int e = 0; e < GK_DECODE_EACH; e++) { r.acc[h][e] = GK_R(0.0); qs[h][e] = GK_R(0.0); }
-        if (h < heads && h0 + h < per) gk_decode_load(q, (at.row + (head * per + h0 + h) * at.step) * d, first, (int)d, whole, qs[h]);
+        if (h < io->heads && h0 + h < per) gk_decode_load(io->q, (at.row + (head * per + h0 + h) * at.step) * d, first, (int)d, whole, qs[h]);
     }
     for (gk_i64 base = j0; base < j1; base += groups) {
         gk_i64 j = base + group, from = -1;
         gk_f ks[GK_DECODE_EACH], vs[GK_DECODE_EACH], hidden = j < j1 ? GK_R(0.0) : -GK_INF;
         GK_UNROLL for (int e = 0; e < GK_DECODE_EACH; e++) { ks[e] = GK_R(0.0); vs[e] = GK_R(0.0); }
         if (j < j1) {
-            from = gk_key_at(table, &size, at.b, head, j);
-            if (from < 0) gk_report(err, code);
+            from = gk_key_at(io->table, size, at.b, head, j);
+            if (from < 0) gk_report(io->err, io->code);
         }
         if (from >= 0) {
-            gk_decode_load(k, from, first, (int)d, whole, ks);
-            gk_decode_load(v, from, first, (int)d, whole, vs);
+            gk_decode_load(io->k, from, first, (int)d, whole, ks);
+            gk_decode_load(io->v, from, first, (int)d, whole, vs);
         }
-        GK_UNROLL for (int h = 0; h < GK_DECODE_HEADS; h++) {
-            if (h < heads) {
-                gk_f dot = GK_R(0.0);
-                GK_UNROLL for (int e = 0; e < GK_DECODE_EACH; e++) dot += qs[h][e] * ks[e];
-                dot = gk_group_sum(dot, tmp, lanes) * scale;
-                gk_running_add(&r, h, dot + hidden, vs);
-            }
+        GK_UNROLL for (int h = 0; h < most; h++) {
+            gk_f dot = GK_R(0.0);
+            GK_UNROLL for (int e = 0; e < GK_DECODE_EACH; e++) dot += qs[h][e] * ks[e];
+            gk_running_add(&r, h, gk_group_sum(dot, tmp, lanes) * io->scale + hidden, vs);
         }
     }
-    GK_UNROLL for (int h = 0; h < GK_DECODE_HEADS; h++) {
-        if (h < heads) {
-            gk_f m = gk_block_max(r.m[h], tmp), f = r.m[h] == m ? GK_R(1.0) : gk_exp(r.m[h] - m), l, out;
-            l = gk_block_sum(lane == 0 ? r.l[h] * f : GK_R(0.0), tmp);
-            GK_UNROLL for (int e = 0; e < GK_DECODE_EACH; e++) r.acc[h][e] *= f;
-            out = gk_over_groups(r.acc[h], tmp, lanes);
-            int e = gk_lid() % lanes * GK_DECODE_EACH + gk_lid() / lanes;
-            gk_i64 row = at.row + (head * per + h0 + h) * at.step;
-            if (h0 + h < per) {
-                if (part) {
-                    gk_i64 to = (row * splits + s) * (d + 2);
-                    if (gk_lid() < lanes * GK_DECODE_EACH && e < d) part[to + e] = out;
-                    if (gk_lid() == 0) { part[to + d] = m; part[to + d + 1] = l; }
-                } else {
-                    if (gk_lid() < lanes * GK_DECODE_EACH && e < d) gk_store(o, row * d + e, l > GK_R(0.0) ? out / l : out);
-                    if (gk_lid() == 0 && lse) lse[row] = m + gk_log(l);
-                }
-            }
+    GK_UNROLL for (int h = 0; h < most; h++) {
+        gk_f m = gk_block_max(r.m[h], tmp), f = r.m[h] == m ? GK_R(1.0) : gk_exp(r.m[h] - m), l, out;
+        int there = h < io->heads && h0 + h < per, e = gk_lid() % lanes * GK_DECODE_EACH + gk_lid() / lanes;
+        int mine = there && gk_lid() < lanes * GK_DECODE_EACH && e < d;
+        gk_i64 row = at.row + (head * per + h0 + h) * at.step, to = (row * io->splits + s) * (d + 2);
+        l = gk_block_sum(lane == 0 ? r.l[h] * f : GK_R(0.0), tmp);
+        GK_UNROLL for (int i = 0; i < GK_DECODE_EACH; i++) r.acc[h][i] *= f;
+        out = gk_over_groups(r.acc[h], tmp, lanes);
+        if (io->part) {
+            if (mine) io->part[to + e] = out;
+            if (there && gk_lid() == 0) { io->part[to + d] = m; io->part[to + d + 1] = l; }
+        } else {
+            if (mine) gk_store(io->o, row * d + e, l > GK_R(0.0) ? out / l : out);
+            if (there && gk_lid() == 0 && io->lse) io->lse[row] = m + gk_log(l);
         }
     }
+}
+
+/* The block of a grid over splits, tiles of heads, heads of the cache, tokens. */
+GK_FN void gk_decode_grid(const gk_decode_io* io, GK_GLOBAL const int* lens, GK_GLOBAL const int* cu, const gk_dims* size, gk_i64 sequences,
+                          int tiles, GK_LOCAL_PTR gk_f* tmp, const int most)
+{
+    gk_i64 block = gk_bid(0) / io->splits, rest = block / tiles;
+    gk_token at = gk_token_of(lens, cu, io->err, size, sequences, rest / size->v[2], io->code);
+    gk_decode_block(io, size, at, rest % size->v[2], block % tiles * io->heads, gk_bid(0) % io->splits, tmp, most);
+}
+
+// Units: FLOATS64
+/* o and lse, or with part [rows, splits, D + 2]: result, maximum, sum of each split. Launch: a block per token, cache head, `heads` query heads (with
+ * `tiles` of them per cache head) and split. wide: rows are read by 16 bytes. */
+GK_KERNEL(decode)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(int, table), GK_IN(int, lens), GK_IN(int, cu), GK_OUT(gk_t, o), GK_OUT(gk_f, lse),
+                  GK_OUT(gk_f, part), GK_OUT(int, err), GK_DIMS(size), gk_i64 sequences, int lanes, int heads, int tiles, int splits, int wide,
+                  gk_f scale, int code)
+{
+    GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, v); GK_BIND_IN(int, table); GK_BIND_IN(int, lens); GK_BIND_IN(int, cu);
+    GK_BIND_OUT(gk_t, o); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_f, part); GK_BIND_OUT(int, err);
+    GK_LOCAL gk_f tmp[GK_BLOCK * GK_DECODE_EACH];
+    gk_decode_io io;
+    io.q = q; io.k = k; io.v = v; io.table = table; io.o = o; io.lse = lse; io.part = part; io.err = err; io.scale = scale;
+    io.lanes = lanes; io.heads = heads; io.splits = splits; io.wide = wide; io.code = code;
+    gk_decode_grid(&io, lens, cu, &size, sequences, tiles, tmp, GK_DECODE_HEADS);
+}
+
+/* The same with one query head per head of the cache. */
+GK_KERNEL(decode_one)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(int, table), GK_IN(int, lens), GK_IN(int, cu), GK_OUT(gk_t, o), GK_OUT(gk_f, lse),
+                  GK_OUT(gk_f, part), GK_OUT(int, err), GK_DIMS(size), gk_i64 sequences, int lanes, int heads, int tiles, int splits, int wide,
+                  gk_f scale, int code)
+{
+    GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, v); GK_BIND_IN(int, table); GK_BIND_IN(int, lens); GK_BIND_IN(int, cu);
+    GK_BIND_OUT(gk_t, o); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_f, part); GK_BIND_OUT(int, err);
+    GK_LOCAL gk_f tmp[GK_BLOCK * GK_DECODE_EACH];
+    gk_decode_io io;
+    io.q = q; io.k = k; io.v = v; io.table = table; io.o = o; io.lse = lse; io.part = part; io.err = err; io.scale = scale;
+    io.lanes = lanes; io.heads = heads; io.splits = splits; io.wide = wide; io.code = code;
+    gk_decode_grid(&io, lens, cu, &size, sequences, tiles, tmp, 1);
 }
 
 /* The results of all splits together. Launch: grid-stride over rows * D. */

@@ -23,9 +23,9 @@ fn attend(q: &[f64], [k, v]: [&[f64]; 2], keys: &[Option<usize>], scale: f64) ->
     let scores: Vec<f64> = keys.iter().map(|at| scale * dot(at)).try_vec()?;
     let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let (mut out, mut sum) = (filled(d, 0.0)?, 0.0);
-    // A score of -inf adds nothing.
-    for (at, s) in keys.iter().zip(scores).filter(|(_, s)| *s != f64::NEG_INFINITY) {
-        let p = (s - top).exp();
+    // A score of -inf has no weight.
+    for (at, s) in keys.iter().zip(scores) {
+        let p = if s == f64::NEG_INFINITY { 0.0 } else { (s - top).exp() };
         sum += p;
         if let Some(at) = *at {
             out.iter_mut().zip(&v[at..at + d]).for_each(|(o, v)| *o += p * v);

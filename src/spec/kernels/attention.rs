@@ -123,7 +123,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `decode`.
+    /// Arguments of `decode`, `decode_one`.
     DecodeArgs {
         q: In("gk_t"),
         k: In("gk_t"),
@@ -288,6 +288,7 @@ kernel_table! {
     ATTENTION_DKV: AttentionDkvArgs = "attention/backward.c" "attention_dkv" [(FLOATS64, HEAD_WIDTHS)];
     ATTENTION_DQ: AttentionDqArgs = "attention/backward.c" "attention_dq" [(FLOATS64, HEAD_WIDTHS)];
     DECODE: DecodeArgs = "attention/decode.c" "decode" [(FLOATS64, &[])];
+    DECODE_ONE: DecodeArgs = "attention/decode.c" "decode_one" [(FLOATS64, &[])];
     DECODE_COMBINE: DecodeCombineArgs = "attention/decode.c" "decode_combine" [(FLOATS64, &[])];
     CACHE_APPEND: CacheAppendArgs = "attention/decode.c" "cache_append" [(FLOATS64, &[])];
     ATTENTION_FWD_MATRIX: AttentionFwdArgs = "attention/matrix.c" "attention_fwd_matrix" [(FLOATS, MATRIX_HEADS)];

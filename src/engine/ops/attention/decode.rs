@@ -140,7 +140,8 @@ impl Engine {
             scale: io.scale.unwrap_or(1.0 / (s.d as f64).sqrt()),
             code: code_of_op(io.op),
         };
-        self.launch(&DECODE, dt, "", Grid::Blocks([p.blocks, 1, 1]), &args)?;
+        let kernel = if p.heads == 1 { &DECODE_ONE } else { &DECODE };
+        self.launch(kernel, dt, "", Grid::Blocks([p.blocks, 1, 1]), &args)?;
         let Some(part) = part else { return Ok(()) };
         let args = DecodeCombineArgs {
             part: self.arg_in(&part.view()),
