@@ -97,6 +97,10 @@ const PLAIN: &[&str] = &[
     // Whether an infinity meets its like or a zero.
     "qr",
     "eigh",
+    // Whether a state that is not finite meets another one, or a zero: sums over time may be cut anywhere.
+    "gated_delta_scan",
+    "mamba_selective_scan",
+    "mamba2_ssd_scan",
     // Whether a state that no alignment passes through meets a NaN.
     "ctc_loss",
 ];
