@@ -69,7 +69,7 @@ typedef struct {
 } gk_back_out;
 
 /* What a thread carries from step to step: the gradient of its columns, those of its rates and of D, the rates and D themselves. */
-typedef struct { gk_f ds[GK_KEEP], da[GK_KEEP], dd, a[GK_KEEP], d; } gk_back_state;
+typedef struct { gk_f ds[GK_KEEP], da[GK_KEEP], dd, a[GK_KEEP], d; int skip; } gk_back_state;
 
 GK_FN void gk_back_add(GK_GLOBAL gk_t* p, gk_i64 at, gk_f v, int accumulate)
 {
@@ -80,15 +80,15 @@ GK_FN void gk_back_add(GK_GLOBAL gk_t* p, gk_i64 at, gk_f v, int accumulate)
 GK_FN gk_f gk_back_gate(const gk_back_out* o, const gk_back_state* b, const gk_state_place* p, gk_i64 at, const gk_f s[GK_KEEP], const gk_f q[GK_KEEP],
                         gk_f v, GK_LOCAL_PTR gk_f* tmp, int lanes)
 {
-    gk_f up = GK_R(0.0), zv = GK_R(0.0), sg;
+    gk_f up = GK_R(0.0), zv = GK_R(0.0), out = GK_R(0.0), sg;
+    if (GK_OP == gk_rule_selective) out = gk_state_dot(s, q, p, tmp, lanes);
     if (p->on) up = gk_load(o->dy, at);
     if (o->z) {
         if (p->on) zv = gk_load(o->z, at);
         sg = GK_R(1.0) / (GK_R(1.0) + gk_exp(-zv));
-        if (o->dz) {
-            gk_f out = (gk_state_dot(s, q, p, tmp, lanes) + b->d * v) * up * sg * (GK_R(1.0) + zv * (GK_R(1.0) - sg));
-            if (p->on && p->lane == 0) gk_back_add(o->dz, at, out, o->accumulate & 2);
-        }
+        if (b->skip) out += b->d * v;
+        out *= up * sg * (GK_R(1.0) + zv * (GK_R(1.0) - sg));
+        if (o->dz && p->on && p->lane == 0) gk_back_add(o->dz, at, out, o->accumulate & 2);
         up *= zv * sg;
     }
     return up;
@@ -106,21 +106,20 @@ GK_FN void gk_back_factor(const gk_back_out* o, gk_back_state* b, const gk_state
         }
     }
     if (GK_STATE_EXP) g /= GK_STATE_LOG2E;
-    if (GK_OP == gk_rule_selective && o->dgate) {
-        if (lanes > 1) g = gk_group_sum(g, tmp, lanes);
-        g += r->v * du;
+    /* Sums over lanes and blocks stand in no branch on arguments, whether they are asked for or not. */
+    if (GK_OP == gk_rule_selective) {
+        g = gk_group_sum(g, tmp, lanes) + r->v * du;
         if (softplus) g /= GK_R(1.0) + gk_exp(-r->raw);
-        if (p->on && p->lane == 0) gk_back_add(o->dgate, at, g, o->accumulate & 4);
-    }
-    if (GK_OP != gk_rule_selective && GK_OP != gk_rule_gla_key && o->pg) {
+        if (o->dgate && p->on && p->lane == 0) gk_back_add(o->dgate, at, g, o->accumulate & 4);
+    } else if (GK_OP != gk_rule_gla_key) {
         if (p->lane == 0 && GK_STATE_EXP) g += r->v * du;
         if (p->lane == 0 && GK_OP == gk_rule_delta) g -= r->beta * dot * du;
         g = gk_block_sum(g, tmp);
-        if (gk_lid() == 0) o->pg[to] = g;
+        if (o->pg && gk_lid() == 0) o->pg[to] = g;
     }
-    if (GK_OP == gk_rule_delta && o->pb) {
+    if (GK_OP == gk_rule_delta) {
         g = gk_block_sum(p->lane == 0 ? du * (r->v - r->g[0] * dot) : GK_R(0.0), tmp);
-        if (gk_lid() == 0) o->pb[to] = g;
+        if (o->pb && gk_lid() == 0) o->pb[to] = g;
     }
 }
 
@@ -147,17 +146,23 @@ GK_FN void gk_back_step(const gk_state_in* in, const gk_back_out* o, const gk_ba
         gk_rows_put(m->sum_q, w);
     }
     if (o->pk) {
-        GK_UNROLL for (int j = 0; j < GK_KEEP; j++) w[j] = u * b->ds[j] + dp * before[j];
+        GK_UNROLL for (int j = 0; j < GK_KEEP; j++) {
+            w[j] = u * b->ds[j];
+            if (GK_OP == gk_rule_delta) w[j] += dp * before[j];
+        }
         gk_rows_put(m->sum_k, w);
     }
     GK_UNROLL for (int j = 0; j < GK_KEEP; j++) {
         w[j] = b->ds[j] * before[j];
         if (GK_STATE_EXP) w[j] *= r.g[j];
-        b->ds[j] = r.g[j] * b->ds[j] + dp * r.k[j];
+        b->ds[j] *= r.g[j];
+        if (GK_OP == gk_rule_delta) b->ds[j] += dp * r.k[j];
     }
     if (key_gate) gk_rows_put(m->sum_g, w);
     if (o->dv && p->on && p->lane == 0) {
-        gk_back_add(o->dv, at, (GK_OP == gk_rule_delta ? r.beta : r.dt) * du + b->d * up, o->accumulate & 1);
+        gk_f out = (GK_OP == gk_rule_delta ? r.beta : r.dt) * du;
+        if (b->skip) out += b->d * up;
+        gk_back_add(o->dv, at, out, o->accumulate & 1);
     }
     gk_back_factor(o, b, &r, p, at, to, w, dot, du, in->softplus, m->tmp, lanes);
     GK_BARRIER();
@@ -200,7 +205,7 @@ GK_KERNEL(state_backward)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(
     o.z = z; o.dy = dy; o.dv = dv; o.dz = dz; o.dgate = dgate; o.pq = pq; o.pk = pk; o.pg = pg; o.pb = pb; o.accumulate = accumulate;
     m.tmp = tmp; m.sum_q = sum_q; m.sum_k = sum_k; m.sum_g = sum_g; m.half_q = half_q; m.half_k = half_k; m.half_g = half_g;
     gk_state_rates(&in, &p, b.a);
-    b.d = GK_R(0.0); b.dd = GK_R(0.0);
+    b.d = GK_R(0.0); b.dd = GK_R(0.0); b.skip = skip != 0;
     GK_UNROLL for (int j = 0; j < GK_KEEP; j++) { s[j] = GK_R(0.0); b.ds[j] = GK_R(0.0); b.da[j] = GK_R(0.0); }
     if (part) gk_state_get(part, gk_state_part(&size, &p, 0), &p, s);
     else if (initial) gk_state_get(initial, gk_state_row(&size, &p), &p, s);

@@ -40,7 +40,8 @@ GK_KERNEL(state_scan)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(gk_t
         }
         gk_state_factors(&r, a, softplus);
         gk_state_advance(s, &r, &p, tmp, lanes);
-        out = gk_state_dot(s, q_now, &p, tmp, lanes) + d * r.v;
+        out = gk_state_dot(s, q_now, &p, tmp, lanes);
+        if (skip) out += d * r.v;
         if (p.on && p.lane == 0) {
             if (z) {
                 gk_f g = gk_load(z, at);

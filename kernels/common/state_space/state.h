@@ -158,8 +158,8 @@ GK_FN gk_f gk_state_dot(const gk_f a[GK_KEEP], const gk_f b[GK_KEEP], const gk_s
             if (p->n + j < p->width) s += a[j] * b[j];
         }
     }
-    if (lanes > 1) s = gk_group_sum(s, tmp, lanes);
-    return s;
+    /* In no branch of its own: compilers would merge it with those before. */
+    return gk_group_sum(s, tmp, lanes);
 }
 
 /* The input u of a step; `dot` = sum S k for the delta rule. */

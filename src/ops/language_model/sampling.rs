@@ -107,15 +107,14 @@ op_family! {
     }
 }
 
-/// Rows and vocabulary, and the inputs under their names.
-type Logits<'a> = ([usize; 2], Vec<(&'static str, View<'a>)>);
+type Named<'a> = (&'static str, View<'a>);
 
 /// Checks what both have in common; rows and vocabulary.
 fn check_logits<'a>(
     op: &'static str,
     logits: &View<'a>,
     prev: Option<&View<'a>>,
-) -> Result<Logits<'a>> {
+) -> Result<([usize; 2], Vec<Named<'a>>)> {
     check::float(op, "logits", logits)?;
     let [rows, vocab] = check::matrix(op, "logits", logits)?;
     if vocab == 0 || vocab > MAX_VOCABULARY {
