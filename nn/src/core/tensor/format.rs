@@ -2,8 +2,7 @@
 
 use trefoil::{DType, Layout};
 
-use super::{Device, Tensor};
-use crate::core::autograd::BackwardCtx;
+use super::{BackwardCtx, Device, Tensor};
 use crate::core::error::{Result, invalid};
 
 /// The order of a tensor's elements in memory, `torch.memory_format`. Shapes and results do not depend on it (but for the order of sums).
