@@ -34,7 +34,7 @@ fn folders_are_named_by_family() {
         ("src/spec", &["mod", "kernels", "prototype", "user"]),
         ("parity-tests/src/cases", &["mod", "golden_absent", "pending"]),
         ("parity-tests/tests/bad_input", &["main"]),
-        ("nn/src/functional", &["mod", "operand", "derivatives"]),
+        ("nn/src/functional", &["mod", "operand", "derivatives", "operators", "einsum", "position"]),
     ] {
         let found = names(dir, others);
         assert!(!found.is_empty(), "{dir} is empty");

@@ -147,13 +147,23 @@ fn backward(cx: &Context<'_>, dt: DType, size: Size) -> Result<Prepared> {
     })
 }
 
-/// A list of i32 on the device.
-fn integers(cx: &Context<'_>, values: impl Iterator<Item = i32>) -> Result<Buffer> {
-    let values: Vec<i32> = values.collect();
-    let mut buffer = cx.empty(DType::I32, values.len())?;
-    cx.gpu
-        .write_bytes(buffer.view_mut(), &values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>())?;
-    Ok(buffer)
+/// A decoding step of sequences of one length with 32 query heads over a cache in blocks.
+fn paged_decode(cx: &Context<'_>, dt: DType, hkv: usize) -> Result<Prepared> {
+    let (b, len, block) = (cx.pick(2, 4, 64), cx.pick(32, 256, 4096), 16);
+    let (hq, d) = (32, cx.pick(16, 64, 128));
+    let (blocks, each) = (b * len / block, len / block);
+    let cache = [blocks, block, hkv, d];
+    let n = blocks * block * hkv * d;
+    let (q, k, v, mut o) =
+        (cx.normal(dt, b * hq * d)?, cx.normal(dt, n)?, cx.normal(dt, n)?, cx.empty(dt, b * hq * d)?);
+    // Neighbouring blocks of a sequence lie apart.
+    let table = cx.integers((0..blocks).map(|i| (i % each * b + i / each) as i32))?;
+    let lens = cx.integers((0..b).map(|_| len as i32))?;
+    bytes(2 * n * dt.size(), move |g| {
+        let (k, v, table) = (k.shaped(&cache)?, v.shaped(&cache)?, table.shaped(&[b, each])?);
+        let s = [b, hq, d];
+        g.paged_attention(PagedAttention::new(q.shaped(&s)?, k, v, table, lens.view(), o.shaped_mut(&s)?))
+    })
 }
 
 pub(super) const PROBLEMS: &[Problem] = &[
@@ -208,30 +218,15 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (n, h, d, block) = (cx.pick(8, 64, 8192), 8, cx.pick(16, 64, 128), 16);
         let (k, v) = (cx.normal(dt, n * h * d)?, cx.normal(dt, n * h * d)?);
         let (mut kc, mut vc) = (cx.empty(dt, 2 * n * h * d)?, cx.empty(dt, 2 * n * h * d)?);
-        let slots = integers(cx, (0..n).map(|i| (i * 2 + 1) as i32))?;
+        let slots = cx.integers((0..n).map(|i| (i * 2 + 1) as i32))?;
         bytes(4 * n * h * d * dt.size(), move |g| {
             let (cache, rows) = ([2 * n / block, block, h, d], [n, h, d]);
             let (kc, vc) = (kc.shaped_mut(&cache)?, vc.shaped_mut(&cache)?);
             g.kv_cache_append(k.shaped(&rows)?, v.shaped(&rows)?, slots.view(), kc, vc)
         })
     }),
-    problem("paged_attention", "decode", F32_BF16, |cx, dt| {
-        let (b, len, block) = (cx.pick(2, 4, 64), cx.pick(32, 256, 4096), 16);
-        let ([hq, hkv], d) = ([32, 8], cx.pick(16, 64, 128));
-        let (blocks, each) = (b * len / block, len / block);
-        let cache = [blocks, block, hkv, d];
-        let n = blocks * block * hkv * d;
-        let (q, k, v, mut o) =
-            (cx.normal(dt, b * hq * d)?, cx.normal(dt, n)?, cx.normal(dt, n)?, cx.empty(dt, b * hq * d)?);
-        // Neighbouring blocks of a sequence lie apart.
-        let table = integers(cx, (0..blocks).map(|i| (i % each * b + i / each) as i32))?;
-        let lens = integers(cx, (0..b).map(|_| len as i32))?;
-        bytes(2 * n * dt.size(), move |g| {
-            let (k, v, table) = (k.shaped(&cache)?, v.shaped(&cache)?, table.shaped(&[b, each])?);
-            let s = [b, hq, d];
-            g.paged_attention(PagedAttention::new(q.shaped(&s)?, k, v, table, lens.view(), o.shaped_mut(&s)?))
-        })
-    }),
+    problem("paged_attention", "decode", F32_BF16, |cx, dt| paged_decode(cx, dt, 8)),
+    problem("paged_attention", "decode_multi_head", F32_BF16, |cx, dt| paged_decode(cx, dt, 32)),
     problem("flash_decode", "one_sequence", F32_BF16, |cx, dt| {
         let (len, [hq, hkv], d) = (cx.pick(64, 512, 65_536), [32, 8], cx.pick(16, 64, 128));
         let (s, cache, n) = ([1, hq, 1, d], [1, hkv, len, d], hkv * len * d);

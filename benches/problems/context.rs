@@ -134,6 +134,14 @@ impl<'a> Context<'a> {
         self.random(DType::I64, n, Distribution::Int { lo: 0, hi: below as i64 })
     }
 
+    /// An i32 tensor of these values.
+    pub(crate) fn integers(&self, values: impl Iterator<Item = i32>) -> Result<Buffer> {
+        let bytes: Vec<[u8; 4]> = values.map(i32::to_le_bytes).collect();
+        let mut b = self.empty(DType::I32, bytes.len())?;
+        self.gpu.write_bytes(b.view_mut(), bytes.as_flattened())?;
+        Ok(b)
+    }
+
     /// Different i64 values in [0, n), shuffled.
     pub(crate) fn permutation(&self, n: usize) -> Result<Buffer> {
         let mut b = self.empty(DType::I64, n)?;

@@ -76,6 +76,15 @@ pub(super) const PROBLEMS: &[Problem] = &[
             g.logit_processors(&p, x.shaped(&[r, v])?, None, y.shaped_mut(&[r, v])?)
         })
     }),
+    problem("logit_processors", "repetition_penalty", F32_BF16, |cx, dt| {
+        let ([r, v], t) = ([cx.pick(2, 8, 256), cx.pick(500, 4_000, 131_072)], cx.pick(16, 64, 2048));
+        let (x, mut y) = (cx.normal(dt, r * v)?, cx.empty(dt, r * v)?);
+        let prev = cx.integers((0..r * t).map(|i| (i * 31 % v) as i32))?;
+        bytes(2 * r * v * dt.size(), move |g| {
+            let p = LogitProcessors::new().repetition_penalty(1.1);
+            g.logit_processors(&p, x.shaped(&[r, v])?, Some(prev.shaped(&[r, t])?), y.shaped_mut(&[r, v])?)
+        })
+    }),
     problem("sample_tokens", "temperature", F32_BF16, |cx, dt| {
         let [r, v] = [cx.pick(2, 8, 256), cx.pick(500, 4_000, 131_072)];
         let (x, mut ids) = (cx.normal(dt, r * v)?, cx.empty(DType::I64, r)?);

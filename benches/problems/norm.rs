@@ -79,6 +79,12 @@ fn rows_of_channels(cx: &Context<'_>) -> [usize; 3] {
     [cx.pick(64, 512, 64 * 28 * 28), cx.pick(16, 32, 512), 1]
 }
 
+/// Rows of channels that do not consist of whole 16-byte items.
+fn rows_of_odd_channels(cx: &Context<'_>) -> [usize; 3] {
+    let [n, c, s] = rows_of_channels(cx);
+    [n, c - 3, s]
+}
+
 /// All gradients of [`batch_norm`].
 fn batch_norm_bwd(cx: &Context<'_>, dt: DType, s: [usize; 3]) -> Result<Prepared> {
     let (c, n) = (s[1], s.iter().product::<usize>());
@@ -221,6 +227,8 @@ pub(super) const PROBLEMS: &[Problem] = &[
     problem("batch_norm_bwd", "channels_last", F32_BF16, |cx, dt| {
         batch_norm_bwd(cx, dt, rows_of_channels(cx))
     }),
+    problem("batch_norm", "odd_channels", F32, |cx, dt| batch_norm(cx, dt, rows_of_odd_channels(cx))),
+    problem("batch_norm_bwd", "odd_channels", F32, |cx, dt| batch_norm_bwd(cx, dt, rows_of_odd_channels(cx))),
     problem("batch_norm", "training_relu", F32_BF16, |cx, dt| {
         let [n, c, s] = images(cx);
         let (x, mut y) = (cx.normal(dt, n * c * s)?, cx.empty(dt, n * c * s)?);

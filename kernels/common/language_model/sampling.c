@@ -9,7 +9,7 @@
  * taken in one pass where nothing is removed. NaN counts as -inf. Sums in gk_f, counts exactly (vocab at most 2^24). Deterministic: fixed trees.
  * u: word row % 4 of Philox block offset + row / 4. References: Fan et al. (2018), Holtzman et al. (2020), Keskar et al. (2019, penalty).
  */
-#define GK_DIGITS 16
+#define GK_SAMPLE_DIGITS 16
 #if GK_DTYPE == GK_F64
 typedef gk_u64 gk_key;
 #define GK_KEY_BITS 64
@@ -63,9 +63,9 @@ GK_FN gk_key gk_descend(const gk_logits* l, const gk_kept* k, gk_f target, const
     gk_key prefix = 0;
     *above = GK_R(0.0);
     for (int shift = GK_KEY_BITS - 4; shift >= 0; shift -= 4) {
-        gk_f sums[GK_DIGITS], run;
+        gk_f sums[GK_SAMPLE_DIGITS], run;
         int digit = 0;
-        GK_UNROLL for (int d = 0; d < GK_DIGITS; d++) sums[d] = GK_R(0.0);
+        GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) sums[d] = GK_R(0.0);
         for (gk_i64 i = gk_lid(); i < l->n; i += GK_BLOCK) {
             gk_f x = gk_logit(l, i), w = GK_R(1.0);
             gk_key key = by == GK_BY_ID ? (gk_key)(l->n - 1 - i) : gk_key_of(x);
@@ -74,12 +74,12 @@ GK_FN gk_key gk_descend(const gk_logits* l, const gk_kept* k, gk_f target, const
             /* Those with the prefix, by their next digit. */
             if (shift + 4 < GK_KEY_BITS && (key >> (shift + 4)) != (prefix >> (shift + 4))) w = GK_R(0.0);
             int own = (int)((key >> shift) & 15);
-            GK_UNROLL for (int d = 0; d < GK_DIGITS; d++) sums[d] += own == d ? w : GK_R(0.0);
+            GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) sums[d] += own == d ? w : GK_R(0.0);
         }
         run = *above;
-        for (int d = GK_DIGITS - 1; d >= 0; d--) {
+        for (int d = GK_SAMPLE_DIGITS - 1; d >= 0; d--) {
             gk_f s = GK_R(0.0);
-            GK_UNROLL for (int e = 0; e < GK_DIGITS; e++) s = e == d ? sums[e] : s;
+            GK_UNROLL for (int e = 0; e < GK_SAMPLE_DIGITS; e++) s = e == d ? sums[e] : s;
             s = gk_block_sum(s, tmp);
             /* The first digit that reaches the target; rounding may leave the last one short of it. */
             if (digit == 0 && (run + s >= target || d == 0)) {
@@ -192,10 +192,10 @@ GK_KERNEL(logits_process)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_t, y
 }
 
 /* The sums of powers over 16 sections of `width` elements from `lo`, where `k` keeps all, and the row's largest logit: one pass. */
-GK_FN gk_f gk_sections(const gk_logits* l, gk_i64 width, gk_f sums[GK_DIGITS], GK_LOCAL_PTR gk_f* tmp)
+GK_FN gk_f gk_sections(const gk_logits* l, gk_i64 width, gk_f sums[GK_SAMPLE_DIGITS], GK_LOCAL_PTR gk_f* tmp)
 {
-    gk_f tops[GK_DIGITS], top = -GK_INF;
-    GK_UNROLL for (int d = 0; d < GK_DIGITS; d++) {
+    gk_f tops[GK_SAMPLE_DIGITS], top = -GK_INF;
+    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) {
         gk_i64 end = (d + 1) * width < l->n ? (d + 1) * width : l->n;
         gk_f m = -GK_INF, s = GK_R(0.0);
         for (gk_i64 i = d * width + gk_lid(); i < end; i += GK_BLOCK) {
@@ -211,19 +211,19 @@ GK_FN gk_f gk_sections(const gk_logits* l, gk_i64 width, gk_f sums[GK_DIGITS], G
         sums[d] = gk_block_sum(s * gk_power(l, m, tops[d]), tmp);
         top = gk_max(top, tops[d]);
     }
-    GK_UNROLL for (int d = 0; d < GK_DIGITS; d++) sums[d] *= gk_power(l, tops[d], top);
+    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) sums[d] *= gk_power(l, tops[d], top);
     return top;
 }
 
 /* The id of a draw; sums of the first sections if they are known. */
-GK_FN gk_i64 gk_draw(const gk_logits* l, const gk_kept* k, gk_f u, gk_f sums[GK_DIGITS], int known, GK_LOCAL_PTR gk_f* tmp)
+GK_FN gk_i64 gk_draw(const gk_logits* l, const gk_kept* k, gk_f u, gk_f sums[GK_SAMPLE_DIGITS], int known, GK_LOCAL_PTR gk_f* tmp)
 {
     gk_i64 lo = 0, hi = l->n;
     gk_f before = GK_R(0.0), target = GK_R(0.0);
     for (int level = 0; hi - lo > 1 || level == 0; level++) {
-        gk_i64 width = (hi - lo + GK_DIGITS - 1) / GK_DIGITS, at = lo;
+        gk_i64 width = (hi - lo + GK_SAMPLE_DIGITS - 1) / GK_SAMPLE_DIGITS, at = lo;
         gk_f run = before, found = GK_R(0.0), from = before;
-        GK_UNROLL for (int d = 0; d < GK_DIGITS; d++) {
+        GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) {
             gk_i64 end = lo + (d + 1) * width < hi ? lo + (d + 1) * width : hi;
             gk_f s = GK_R(0.0);
             if (level > 0 || !known) {
@@ -235,11 +235,11 @@ GK_FN gk_i64 gk_draw(const gk_logits* l, const gk_kept* k, gk_f u, gk_f sums[GK_
             }
         }
         if (level == 0) {
-            GK_UNROLL for (int d = 0; d < GK_DIGITS; d++) target += sums[d];
+            GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) target += sums[d];
             target *= u;
         }
         /* The first section whose end is beyond the target; the last that has anything, if rounding leaves none. */
-        GK_UNROLL for (int d = 0; d < GK_DIGITS; d++) {
+        GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) {
             if (found == GK_R(0.0) && sums[d] > GK_R(0.0)) {
                 at = lo + d * width;
                 from = run;
@@ -272,7 +272,7 @@ GK_KERNEL(logits_sample)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_i64, m
             }
             id = (gk_i64)gk_block_min(at, tmp);
         } else {
-            gk_f sums[GK_DIGITS];
+            gk_f sums[GK_SAMPLE_DIGITS];
             gk_u64 block = (gk_u64)offset + (more ? (gk_u64)more[0] : (gk_u64)0) + (gk_u64)(row / 4);
             gk_words w = gk_philox(block, (gk_u64)stream, (gk_u64)seed);
             gk_f u = (gk_f)gk_unit(w.w[row % 4]);
@@ -280,7 +280,7 @@ GK_KERNEL(logits_sample)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_i64, m
             if (all) {
                 k.cut = 0;
                 k.last = vocab - 1;
-                k.top = gk_sections(&l, (vocab + GK_DIGITS - 1) / GK_DIGITS, sums, tmp);
+                k.top = gk_sections(&l, (vocab + GK_SAMPLE_DIGITS - 1) / GK_SAMPLE_DIGITS, sums, tmp);
             } else {
                 k = gk_row_kept(&l, top_k, top_p, tmp);
             }

@@ -6,7 +6,7 @@
  * while a step is computed. Sums in gk_f. Deterministic: one writer per output, sums over lanes in a fixed tree.
  * References: Yang et al. (2024), Yang et al. (2025), Gu and Dao (2023), Dao and Gu (2024).
  */
-#define GK_KEEP 16
+#define GK_STATE_KEEP 16
 #include "state.h"
 
 // Units: FLOATS64 x STATE_RULES
@@ -19,10 +19,10 @@ GK_KERNEL(state_scan)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(gk_t
     GK_LOCAL gk_f tmp[GK_BLOCK];
     gk_state_place p = gk_state_at(&size, lanes);
     gk_state_in in;
-    gk_f s[GK_KEEP], a[GK_KEEP], q_next[GK_KEEP], d = GK_R(0.0);
+    gk_f s[GK_STATE_KEEP], a[GK_STATE_KEEP], q_next[GK_STATE_KEEP], d = GK_R(0.0);
     in.q = q; in.k = k; in.v = v; in.gate = gate; in.second = second; in.wide = wide; in.softplus = softplus;
     gk_state_rates(&in, &p, a);
-    GK_UNROLL for (int j = 0; j < GK_KEEP; j++) s[j] = GK_R(0.0);
+    GK_UNROLL for (int j = 0; j < GK_STATE_KEEP; j++) s[j] = GK_R(0.0);
     if (part) gk_state_get(part, gk_state_part(&size, &p, 0), &p, s);
     else if (initial) gk_state_get(initial, gk_state_row(&size, &p), &p, s);
     if (skip && p.on) d = gk_load(skip, GK_OP == gk_rule_selective ? p.row : p.h);
@@ -31,9 +31,9 @@ GK_KERNEL(state_scan)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(gk_t
     gk_state_load(q, ((p.b * size.v[0] + p.t0) * size.v[3] + group) * p.width, p.n, p.width, wide, q_next);
     for (gk_i64 t = p.t0; t < p.t1; t++) {
         gk_state_step r = next;
-        gk_f out, q_now[GK_KEEP];
+        gk_f out, q_now[GK_STATE_KEEP];
         gk_i64 bt = p.b * size.v[0] + t, at = (bt * size.v[1] + p.h) * size.v[2] + p.row;
-        GK_UNROLL for (int j = 0; j < GK_KEEP; j++) q_now[j] = q_next[j];
+        GK_UNROLL for (int j = 0; j < GK_STATE_KEEP; j++) q_now[j] = q_next[j];
         if (t + 1 < p.t1) {
             next = gk_state_read(&in, &size, &p, t + 1);
             gk_state_load(q, ((bt + 1) * size.v[3] + group) * p.width, p.n, p.width, wide, q_next);
@@ -63,23 +63,23 @@ GK_KERNEL(state_partial)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(g
     GK_LOCAL gk_f tmp[GK_BLOCK];
     gk_state_place p = gk_state_at(&size, lanes);
     gk_state_in in;
-    gk_f s[GK_KEEP], f[GK_KEEP], a[GK_KEEP];
+    gk_f s[GK_STATE_KEEP], f[GK_STATE_KEEP], a[GK_STATE_KEEP];
     /* Backwards q takes the place of k, and dy that of v. */
     in.q = q; in.k = back ? q : k; in.v = back ? dy : v; in.gate = gate; in.second = second; in.wide = wide; in.softplus = softplus;
     gk_state_rates(&in, &p, a);
-    GK_UNROLL for (int j = 0; j < GK_KEEP; j++) { s[j] = GK_R(0.0); f[j] = GK_R(1.0); }
+    GK_UNROLL for (int j = 0; j < GK_STATE_KEEP; j++) { s[j] = GK_R(0.0); f[j] = GK_R(1.0); }
     for (gk_i64 i = p.t0; i < p.t1; i++) {
         gk_i64 t = back ? p.t1 - 1 - (i - p.t0) : i;
         gk_state_step r = gk_state_read(&in, &size, &p, t);
         gk_state_factors(&r, a, softplus);
-        GK_UNROLL for (int j = 0; j < GK_KEEP; j++) f[j] *= r.g[j];
+        GK_UNROLL for (int j = 0; j < GK_STATE_KEEP; j++) f[j] *= r.g[j];
         if (back) {
             gk_f up = r.v;
             if (z && p.on) {
                 gk_f g = gk_load(z, ((p.b * size.v[0] + t) * size.v[1] + p.h) * size.v[2] + p.row);
                 up *= g / (GK_R(1.0) + gk_exp(-g));
             }
-            GK_UNROLL for (int j = 0; j < GK_KEEP; j++) s[j] = r.g[j] * (s[j] + up * r.k[j]);
+            GK_UNROLL for (int j = 0; j < GK_STATE_KEEP; j++) s[j] = r.g[j] * (s[j] + up * r.k[j]);
         } else {
             gk_state_advance(s, &r, &p, tmp, lanes);
         }

@@ -152,7 +152,19 @@ pub(super) fn draw_instances(s: &mut Sample) {
 }
 
 pub(super) fn draw_batch(s: &mut Sample) {
-    let shape = draw_images(s, false);
+    // Whole 16-byte items: many rows of channels, and planes.
+    let whole: Option<&[usize]> = match s.aligned() {
+        Some(1) => Some(&[2000, 64]),
+        Some(2) => Some(&[5, 8, 16, 16]),
+        _ => None,
+    };
+    let shape = match whole {
+        Some(shape) => {
+            s.put("x", shape, Any);
+            shape.to_vec()
+        }
+        None => draw_images(s, false),
+    };
     draw_affine(s, shape[1], true);
     draw_eps(s);
     if s.small {

@@ -477,16 +477,20 @@ mod tests {
             (p(1023, full, true), "rows"),
             (p(16, full, true), "columns_aligned"),
             (p(16, odd, true), "columns"),
-            (p(1, full, true), "columns"),
+            (p(1, full, true), "channels_last"),
+            (p(1, full, false), "channels_last"),
+            (p(1, odd, true), "columns"),
             (p(16, full, false), "aligned"),
             (p(1023, full, false), "rows"),
         ];
         for (p, name) in cases {
             assert_eq!((chosen(&p, &gpu()), chosen(&p, &cpu())), (name, name), "{p:?}");
         }
-        assert_eq!(applicable(&p(16, full, true), &gpu()).len(), BatchNormProblem::VARIANTS.len());
+        let of_planes = ["columns_aligned", "columns", "aligned", "aligned_moments", "rows"];
+        assert_eq!(applicable(&p(16, full, true), &gpu()), of_planes);
+        assert_eq!(applicable(&p(1, full, true), &gpu())[0], "channels_last");
         assert_eq!(applicable(&p(16, full, false), &gpu()), ["aligned", "rows"]);
-        assert!(p(16, full, false).plan(4, &gpu()).is_ok_and(|plan| plan.stats.is_none()));
+        assert!(p(16, full, false).plan(5, &gpu()).is_ok_and(|plan| plan.stats.is_none()));
     }
 
     #[test]

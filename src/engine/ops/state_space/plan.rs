@@ -5,9 +5,9 @@ use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
 use crate::ops::state_space::{StateRule, StateSizes};
 
-/// Columns of a state per thread (`GK_KEEP`), forward and backward.
+/// Columns of a state per thread (`GK_STATE_KEEP`), forward and backward.
 const KEEP: [usize; 2] = [16, 4];
-/// Steps between two marks of the backward pass (`GK_CHUNK`), marks within (`GK_CHUNK / GK_SEGMENT`), and elements of a mark per block.
+/// Steps between two marks of the backward pass (`GK_STATE_CHUNK`), marks within (`GK_STATE_CHUNK / GK_SEGMENT`), and elements of a mark per block.
 const CHUNK: usize = 64;
 const INNER_MARKS: usize = 8;
 const MARK: usize = LANES * KEEP[1];
