@@ -9,6 +9,7 @@ use crate::cpu::activation::{gradient, sigmoid, value};
 use crate::cpu::scratch::*;
 use crate::cpu::special::*;
 use crate::cpu::values::{Values, change, map1, map2};
+use crate::cpu::vector::{self, NO_F32, math, vectorized};
 use crate::cpu::{
     CpuBackend, HostElement, gather, gather_f64, offsets, store, store_f64, store_grad, with_dtype,
 };
@@ -467,6 +468,49 @@ fn convert<T: HostElement, U: HostElement>(x: T, from: DType, to: DType) -> U {
     }
 }
 
+type VectorUnary = Box<dyn Fn(&[f32], &mut [f32]) + Sync>;
+type VectorBinary = Box<dyn Fn(&[f32], &[f32], &mut [f32]) + Sync>;
+
+/// The functions with a loop of vector instructions.
+fn vector_unary(op: Unary) -> Option<VectorUnary> {
+    fn each(f: impl Fn(f32) -> f32 + Sync + 'static) -> Option<VectorUnary> {
+        Some(Box::new(move |x, y| vectorized(|| y.iter_mut().zip(x).for_each(|(y, x)| *y = f(*x)))))
+    }
+    match op {
+        Unary::Neg => each(|x| -x),
+        Unary::Abs => each(f32::abs),
+        Unary::Exp => each(math::exp),
+        Unary::Log => each(math::ln),
+        Unary::Sqrt => each(f32::sqrt),
+        Unary::Rsqrt => each(|x| 1.0 / x.sqrt()),
+        Unary::Square => each(|x| x * x),
+        Unary::Reciprocal => each(|x| 1.0 / x),
+        Unary::Scale { c } => each(move |x| c as f32 * x),
+        Unary::AddScalar { c } => each(move |x| x + c as f32),
+        Unary::RsubScalar { c } => each(move |x| c as f32 - x),
+        _ => None,
+    }
+}
+
+/// As [`vector_unary`], for two operands.
+fn vector_binary(op: Binary) -> Option<VectorBinary> {
+    fn each(f: impl Fn(f32, f32) -> f32 + Sync + 'static) -> Option<VectorBinary> {
+        Some(Box::new(move |a, b, y| {
+            vectorized(|| y.iter_mut().zip(a.iter().zip(b)).for_each(|(y, (a, b))| *y = f(*a, *b)));
+        }))
+    }
+    match op {
+        Binary::Add { alpha: 1.0 } => each(|a, b| a + b),
+        Binary::Add { alpha } => each(move |a, b| a + alpha as f32 * b),
+        Binary::Sub => each(|a, b| a - b),
+        Binary::Mul => each(|a, b| a * b),
+        Binary::Div => each(|a, b| a / b),
+        Binary::Maximum => each(|a, b| if a > b || a.is_nan() { a } else { b }),
+        Binary::Minimum => each(|a, b| if a < b || a.is_nan() { a } else { b }),
+        _ => None,
+    }
+}
+
 impl ElementwiseOps for CpuBackend {
     fn unary(&self, op: Unary, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "unary";
@@ -481,7 +525,11 @@ impl ElementwiseOps for CpuBackend {
             let out = gather_f64(OP, x)?.into_iter().map(|x| unary_value(op, x, dtype)).try_vec()?;
             return store_f64(OP, &y, &out);
         }
-        map1(OP, x, &y.into(), |x| unary_value(op, x, dtype))
+        let f = vector_unary(op);
+        match (self.in_f32(OP, dtype, f.is_none().then_some(NO_F32))?, f) {
+            (true, Some(f)) => vector::map1(OP, x, &y.into(), f),
+            _ => map1(OP, x, &y.into(), |x| unary_value(op, x, dtype)),
+        }
     }
 
     fn unary_bwd(&self, op: Unary, dy: View<'_>, x: View<'_>, dx: GradMut<'_>) -> Result<()> {
@@ -499,7 +547,11 @@ impl ElementwiseOps for CpuBackend {
         let (a, b) = (a.broadcast_to(y.shape())?, b.broadcast_to(y.shape())?);
         if dtype.is_float() {
             if a.dtype() == b.dtype() && a.dtype() == y.dtype() {
-                return map2(OP, [a, b], &y.into(), |a, b| binary_value(op, a, b, dtype));
+                let f = vector_binary(op);
+                return match (self.in_f32(OP, dtype, f.is_none().then_some(NO_F32))?, f) {
+                    (true, Some(f)) => vector::map2(OP, [a, b], &y.into(), f),
+                    _ => map2(OP, [a, b], &y.into(), |a, b| binary_value(op, a, b, dtype)),
+                };
             }
             let (a, b) = (gather_f64(OP, a)?, gather_f64(OP, b)?);
             let out = a.into_iter().zip(b).map(|(a, b)| binary_value(op, a, b, dtype)).try_vec()?;

@@ -1,4 +1,4 @@
-//! Matrix products: the `gemm` crate in f32 or f64, epilogues in f64.
+//! Matrix products: the `gemm` crate in f32, in f64 for f64 data; what comes before and after them in the same type.
 
 use std::borrow::Cow;
 
@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use crate::buffer::{GradMut, HostData, View, ViewMut};
 use crate::cpu::activation;
 use crate::cpu::scratch::*;
+use crate::cpu::vector::{self, Float, vectorized};
 use crate::cpu::{
     CpuBackend, HostElement, gather, gather_f64, read, store_f64, store_grad, with_dtype, write,
     wrong_storage,
@@ -23,9 +24,36 @@ const SMALL: usize = 48 * 48 * 256;
 const FEW: usize = 1 << 14;
 
 /// The type of the arithmetic: f64 for f64 data, else f32.
-trait Real: HostElement + Element + Send + Sync {}
-impl Real for f32 {}
-impl Real for f64 {}
+trait Real: HostElement + Element + Float {
+    /// y = act(y)
+    fn activate(act: Activation, y: &mut [Self]);
+    /// d times the derivative of an activation at the tensor that [`GemmBwd::saved`] holds.
+    fn differentiate(act: Activation, d: &mut [Self], saved: &[Self]);
+}
+
+impl Real for f32 {
+    fn activate(act: Activation, y: &mut [f32]) {
+        vector::activation::activate(act, y);
+    }
+
+    fn differentiate(act: Activation, d: &mut [f32], saved: &[f32]) {
+        match act.reads_output() {
+            true => vector::activation::differentiate_from_output(act, d, saved),
+            false => vector::activation::differentiate(act, d, saved),
+        }
+    }
+}
+
+impl Real for f64 {
+    fn activate(act: Activation, y: &mut [f64]) {
+        y.iter_mut().for_each(|y| *y = activation::value(act, *y));
+    }
+
+    fn differentiate(act: Activation, d: &mut [f64], saved: &[f64]) {
+        let slope = if act.reads_output() { activation::from_output } else { activation::gradient };
+        d.iter_mut().zip(saved).for_each(|(d, s)| *d = slope(act, *d, *s));
+    }
+}
 
 /// A batch of matrices: first element, and strides by row, column and batch.
 struct Matrix<'a, T: Clone> {
@@ -47,11 +75,6 @@ impl<'a, T: Real> Matrix<'a, T> {
         let [rows, cols] = if trans { [1, c] } else { [c, 1] };
         let batch = if s.len() == 3 && s[0] > 1 { r * c } else { 0 };
         Ok(Matrix { data: values(op, one)?.into(), at: 0, steps: [rows, cols, batch] })
-    }
-
-    /// Contiguous matrices of `cols` columns.
-    fn owned(data: Vec<T>, rows: usize, cols: usize) -> Self {
-        Matrix { data: data.into(), at: 0, steps: [cols, 1, rows * cols] }
     }
 
     fn transposed(&self) -> Matrix<'_, T> {
@@ -130,18 +153,27 @@ impl<T: Real> Epilogue<T> {
 
     /// Applies it to contiguous products.
     fn apply(&self, e: Extents, y: &mut [T]) {
-        let at = |v: &(Vec<T>, GemmAxis), r: usize, n: usize| {
-            v.0[if v.1 == GemmAxis::Row { r % e.m } else { n }].to_f64()
-        };
         each_row(y, e.n, |r, row| {
-            for (n, v) in row.iter_mut().enumerate() {
-                let mut x = v.to_f64();
-                x *= self.scale.as_ref().map_or(1.0, |s| at(s, r, n));
-                x += self.c.as_ref().map_or(0.0, |(c, beta)| beta * c[r * e.n + n].to_f64());
-                x += self.bias.as_ref().map_or(0.0, |b| at(b, r, n));
-                x += self.residual.as_ref().map_or(0.0, |s| s[r * e.n + n].to_f64());
-                *v = T::from_f64(x);
-            }
+            let part = r * e.n..(r + 1) * e.n;
+            vectorized(|| {
+                match &self.scale {
+                    Some((v, GemmAxis::Row)) => row.iter_mut().for_each(|y| *y = *y * v[r % e.m]),
+                    Some((v, _)) => row.iter_mut().zip(v).for_each(|(y, v)| *y = *y * *v),
+                    None => {}
+                }
+                if let Some((c, beta)) = &self.c {
+                    let beta = T::from_f64(*beta);
+                    row.iter_mut().zip(&c[part.clone()]).for_each(|(y, c)| *y = *y + beta * *c);
+                }
+                match &self.bias {
+                    Some((v, GemmAxis::Row)) => row.iter_mut().for_each(|y| *y = *y + v[r % e.m]),
+                    Some((v, _)) => row.iter_mut().zip(v).for_each(|(y, v)| *y = *y + *v),
+                    None => {}
+                }
+                if let Some(v) = &self.residual {
+                    row.iter_mut().zip(&v[part]).for_each(|(y, v)| *y = *y + *v);
+                }
+            });
         });
     }
 }
@@ -155,15 +187,6 @@ fn each_row<T: Send>(y: &mut [T], n: usize, f: impl Fn(usize, &mut [T]) + Sync) 
         y.chunks_mut(n).enumerate().for_each(|(r, row)| f(r, row));
     } else {
         y.par_chunks_mut(n).enumerate().for_each(|(r, row)| f(r, row));
-    }
-}
-
-/// dy times the derivative of an activation at the tensor that [`GemmBwd::saved`] holds.
-fn slope(act: Activation, dy: f64, saved: f64) -> f64 {
-    if act.reads_output() {
-        activation::from_output(act, dy, saved)
-    } else {
-        activation::gradient(act, dy, saved)
     }
 }
 
@@ -215,9 +238,7 @@ impl CpuBackend {
                     store_real(op, z, work)?;
                 }
                 if p.act != Activation::Identity {
-                    each_row(work, e.n, |_, row| {
-                        row.iter_mut().for_each(|v| *v = T::from_f64(activation::value(p.act, v.to_f64())))
-                    });
+                    each_row(work, e.n, |_, row| T::activate(p.act, row));
                 }
                 Ok(())
             };
@@ -251,43 +272,45 @@ impl CpuBackend {
 
     fn backward<T: Real>(&self, p: &Gemm, e: Extents, io: GemmBwd<'_>) -> Result<()> {
         let op = "gemm_bwd";
-        let mut dz = values::<T>(op, io.dy)?;
-        if let Some(saved) = io.saved.filter(|_| p.act != Activation::Identity) {
+        // Operands are read in place, unless two of them, or one and a gradient, lie in one block: a block is locked once.
+        let read_blocks = [io.dy, io.a, io.b].map(|v| v.block().id());
+        let written = [&io.da, &io.db, &io.dbias].into_iter().flatten().map(|g| g.out.block().id());
+        let apart = written.into_iter().any(|b| read_blocks.contains(&b))
+            || read_blocks[1..].contains(&read_blocks[0]);
+        let held = |v| if apart { Ok(None) } else { read(op, v).map(Some) };
+        let saved = io.saved.filter(|_| p.act != Activation::Identity);
+        let in_place =
+            !apart && saved.is_none() && io.dy.dtype() == T::DTYPE && io.dy.layout().is_contiguous();
+        let mut changed = if in_place { Vec::new() } else { values::<T>(op, io.dy)? };
+        if let Some(saved) = saved {
             let saved = values::<T>(op, saved)?;
-            each_row(&mut dz, e.n, |r, row| {
-                let saved = &saved[r * e.n..];
-                row.iter_mut()
-                    .zip(saved)
-                    .for_each(|(d, s)| *d = T::from_f64(slope(p.act, d.to_f64(), s.to_f64())));
-            });
+            each_row(&mut changed, e.n, |r, row| T::differentiate(p.act, row, &saved[r * e.n..][..e.n]));
         }
+        let guard = if in_place { held(&io.dy)? } else { None };
+        let dz = match guard.as_deref().and_then(T::slice) {
+            Some(s) => &s[io.dy.layout().offset()..][..e.batch * e.m * e.n],
+            None => &changed,
+        };
         if let Some(g) = &io.dbias {
-            let mut sums = filled(if p.bias_axis == GemmAxis::Row { e.m } else { e.n }, 0.0)?;
-            for (i, d) in dz.iter().enumerate() {
-                let at = if p.bias_axis == GemmAxis::Row { i / e.n % e.m } else { i % e.n };
-                sums[at] += d.to_f64();
-            }
+            let sums = match p.bias_axis {
+                GemmAxis::Row => row_sums(dz, e)?,
+                _ => column_sums(dz, e.n)?,
+            };
             store_grad(op, g, &sums)?;
         }
-        let dz = Matrix::owned(dz, e.m, e.n);
+        let dz = Matrix { data: dz.into(), at: 0, steps: [e.n, 1, e.m * e.n] };
         // dA = alpha dZ op(B)^T and dB = alpha op(A)^T dZ, as the stored layout has it.
         if let Some(g) = &io.da {
-            let held = read(op, &io.b)?;
-            let b = Matrix::<T>::new(op, &io.b, p.trans_b, Some(&held))?;
+            let guard = held(&io.b)?;
+            let b = Matrix::<T>::new(op, &io.b, p.trans_b, guard.as_deref())?;
             let ext = Extents { batch: e.batch, m: e.m, n: e.k, k: e.n };
-            let grad = gradient(op, ext, p.alpha, &dz, &b.transposed(), p.trans_a, repeats(&io.a, e.batch))?;
-            drop(b);
-            drop(held);
-            store_gradient(op, g, &grad)?;
+            gradient(op, ext, p.alpha, (&dz, &b.transposed()), p.trans_a, g)?;
         }
         if let Some(g) = &io.db {
-            let held = read(op, &io.a)?;
-            let a = Matrix::<T>::new(op, &io.a, p.trans_a, Some(&held))?;
+            let guard = held(&io.a)?;
+            let a = Matrix::<T>::new(op, &io.a, p.trans_a, guard.as_deref())?;
             let ext = Extents { batch: e.batch, m: e.k, n: e.n, k: e.m };
-            let grad = gradient(op, ext, p.alpha, &a.transposed(), &dz, p.trans_b, repeats(&io.b, e.batch))?;
-            drop(a);
-            drop(held);
-            store_gradient(op, g, &grad)?;
+            gradient(op, ext, p.alpha, (&a.transposed(), &dz), p.trans_b, g)?;
         }
         Ok(())
     }
@@ -325,20 +348,65 @@ impl CpuBackend {
     }
 }
 
-/// alpha A B in row-major order, or its transpose; with `sum`, over all batches.
+/// Stores or adds alpha A B, or its transposes; the sum over all batches where the gradient has one matrix for them.
 fn gradient<T: Real>(
     op: &'static str,
     e: Extents,
     alpha: f64,
-    a: &Matrix<'_, T>,
-    b: &Matrix<'_, T>,
+    factors: (&Matrix<'_, T>, &Matrix<'_, T>),
     trans: bool,
-    sum: bool,
-) -> Result<Vec<T>> {
-    let mut out = filled(if sum { e.m * e.n } else { e.batch * e.m * e.n }, T::default())?;
+    g: &GradMut<'_>,
+) -> Result<()> {
+    let sum = repeats(&g.out.as_view(), e.batch);
+    let per_batch = if sum { 0 } else { e.m * e.n };
     let [rows, cols] = if trans { [1, e.m] } else { [e.n, 1] };
-    multiply(op, e, alpha, (a, b), 0.0, &mut out, 0, [rows, cols, if sum { 0 } else { e.m * e.n }])?;
-    Ok(out)
+    let out = &g.out;
+    if out.dtype() == T::DTYPE && out.is_contiguous() {
+        let mut guard = write(op, out)?;
+        let y = T::slice_mut(&mut guard).ok_or_else(|| wrong_storage(op, T::DTYPE))?;
+        let beta = if g.accumulate { 1.0 } else { 0.0 };
+        return multiply(op, e, alpha, factors, beta, y, out.layout().offset(), [rows, cols, per_batch]);
+    }
+    let mut work = filled(if sum { e.m * e.n } else { e.batch * e.m * e.n }, T::default())?;
+    multiply(op, e, alpha, factors, 0.0, &mut work, 0, [rows, cols, per_batch])?;
+    store_gradient(op, g, &work)
+}
+
+/// Rows whose sums are taken in the arithmetic's type before they are added in f64.
+const SUMMED: usize = 64;
+
+/// Sums of the columns of a row-major matrix.
+fn column_sums<T: Real>(x: &[T], cols: usize) -> Result<Vec<f64>> {
+    let mut sums = filled(cols, 0.0)?;
+    if cols == 0 {
+        return Ok(sums);
+    }
+    let part = |rows: &[T]| -> Result<Vec<T>> {
+        let mut sums = filled(cols, T::default())?;
+        vectorized(|| {
+            for row in rows.chunks_exact(cols) {
+                sums.iter_mut().zip(row).for_each(|(s, x)| *s = *s + *x);
+            }
+        });
+        Ok(sums)
+    };
+    let parts: Vec<_> = match x.len() < FEW {
+        true => x.chunks(SUMMED * cols).map(part).try_vec()?,
+        false => x.par_chunks(SUMMED * cols).map(part).try_vec()?,
+    };
+    for part in parts {
+        sums.iter_mut().zip(part?).for_each(|(s, x)| *s += x.to_f64());
+    }
+    Ok(sums)
+}
+
+/// Sums of the rows of m columns each, over all batches.
+fn row_sums<T: Real>(x: &[T], e: Extents) -> Result<Vec<f64>> {
+    let mut sums = filled(e.m, 0.0)?;
+    for (r, row) in x.chunks(e.n.max(1)).enumerate() {
+        sums[r % e.m] += row.iter().map(|x| x.to_f64()).sum::<f64>();
+    }
+    Ok(sums)
 }
 
 /// Stores row-major values of the arithmetic's type, rounded to the view's dtype.

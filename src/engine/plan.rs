@@ -100,6 +100,33 @@ impl Choices {
         self.any_pin.store(!pins.is_empty(), Ordering::Release);
     }
 
+    /// Pins the operation that `known` explains to one of its variants, or frees it. `Config` for a variant that it does not have.
+    pub(crate) fn pin_known(&self, known: &Choice, variant: Option<&str>) -> Result<()> {
+        let names = || std::iter::once(&known.chosen).chain(known.rejected.iter().map(|(name, _)| name));
+        if let Some(v) = variant.filter(|v| names().all(|name| name != v)) {
+            let names: Vec<_> = names().map(String::as_str).collect();
+            let what = format!("`{}` has no variant `{v}`; known: {}", known.op, names.join(", "));
+            return Err(GpuError::Config(what.into()));
+        }
+        self.pin(known.op, variant);
+        Ok(())
+    }
+
+    /// The choices that `calls` make.
+    pub(crate) fn made_by(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Choice>> {
+        self.record(true);
+        let result = calls();
+        let made = self.record(false);
+        result.map(|()| made)
+    }
+
+    /// Frees the operations whose variant `keep` does not know.
+    pub(crate) fn retain(&self, keep: impl Fn(&str) -> bool) {
+        let mut pins = self.pins.write().unwrap_or_else(|p| p.into_inner());
+        pins.retain(|_, variant| keep(variant));
+        self.any_pin.store(!pins.is_empty(), Ordering::Release);
+    }
+
     /// The number of the variant to which `op` is pinned. A pin of all operations to `portable` means those that have one of that name.
     fn pinned<'a>(
         &self,
@@ -153,48 +180,59 @@ fn choice(
     }
 }
 
-impl Engine {
+/// That no variant of `op` serves a call.
+fn no_variant(op: &'static str, caps: &Caps, why: String) -> GpuError {
+    GpuError::Unsupported { op, device: caps.id, why: why.into() }
+}
+
+/// That no variant applies, with the reason of the last.
+fn none_applies<P: Problem>(op: &'static str, caps: &Caps, problem: &P) -> GpuError {
+    let last = P::VARIANTS.len().saturating_sub(1);
+    let why = problem.plan(last, caps).err().unwrap_or_default();
+    no_variant(op, caps, format!("no variant applies: {why}"))
+}
+
+impl Choices {
     /// The plan for a problem of `op`: that of the pinned variant, else of the first that applies. `Unsupported` where a pinned variant does not.
-    pub(crate) fn plan<P: Problem>(&self, op: &'static str, problem: &P) -> Result<P::Plan> {
-        let choices = &self.inner.choices;
-        let caps = self.device_caps();
+    pub(crate) fn plan<P: Problem>(&self, op: &'static str, caps: &Caps, problem: &P) -> Result<P::Plan> {
         let names = || P::VARIANTS.iter().map(|v| v.name).collect();
-        let (at, plan) = match choices.pinned(op, names) {
-            None => best(problem, caps).ok_or_else(|| self.none_applies(op, problem))?,
+        let (at, plan) = match self.pinned(op, names) {
+            None => best(problem, caps).ok_or_else(|| none_applies(op, caps, problem))?,
             Some(at) => {
-                let at = at.map_err(|why| self.no_variant(op, why))?;
+                let at = at.map_err(|why| no_variant(op, caps, why))?;
                 let pinned =
                     |why| format!("the pinned variant `{}` does not apply: {why}", P::VARIANTS[at].name);
-                (at, problem.plan(at, caps).map_err(|why| self.no_variant(op, pinned(why)))?)
+                (at, problem.plan(at, caps).map_err(|why| no_variant(op, caps, pinned(why)))?)
             }
         };
-        choices.made(|| choice(op, at, P::VARIANTS, |v| problem.plan(v, caps).err()));
+        self.made(|| choice(op, at, P::VARIANTS, |v| problem.plan(v, caps).err()));
         Ok(plan)
+    }
+
+    /// What [`Choices::plan`] would choose, in words.
+    pub(crate) fn explain<P: Problem>(&self, op: &'static str, caps: &Caps, problem: &P) -> Result<Choice> {
+        let names = || P::VARIANTS.iter().map(|v| v.name).collect();
+        let at = match self.pinned(op, names) {
+            Some(at) => at.map_err(|why| no_variant(op, caps, why))?,
+            None => best(problem, caps).ok_or_else(|| none_applies(op, caps, problem))?.0,
+        };
+        Ok(choice(op, at, P::VARIANTS, |v| problem.plan(v, caps).err()))
+    }
+}
+
+impl Engine {
+    /// The plan for a problem of `op`, as [`Choices::plan`] has it.
+    pub(crate) fn plan<P: Problem>(&self, op: &'static str, problem: &P) -> Result<P::Plan> {
+        self.inner.choices.plan(op, self.device_caps(), problem)
     }
 
     /// What [`Engine::plan`] would choose, in words.
     pub(crate) fn explain_problem<P: Problem>(&self, op: &'static str, problem: &P) -> Result<Choice> {
-        let caps = self.device_caps();
-        let names = || P::VARIANTS.iter().map(|v| v.name).collect();
-        let at = match self.inner.choices.pinned(op, names) {
-            Some(at) => at.map_err(|why| self.no_variant(op, why))?,
-            None => match best(problem, caps) {
-                Some((at, _)) => at,
-                None => return Err(self.none_applies(op, problem)),
-            },
-        };
-        Ok(choice(op, at, P::VARIANTS, |v| problem.plan(v, caps).err()))
-    }
-
-    /// That no variant applies, with the reason of the last.
-    fn none_applies<P: Problem>(&self, op: &'static str, problem: &P) -> GpuError {
-        let last = P::VARIANTS.len().saturating_sub(1);
-        let why = problem.plan(last, self.device_caps()).err().unwrap_or_default();
-        self.no_variant(op, format!("no variant applies: {why}"))
+        self.inner.choices.explain(op, self.device_caps(), problem)
     }
 
     pub(crate) fn no_variant(&self, op: &'static str, why: String) -> GpuError {
-        GpuError::Unsupported { op, device: self.device_caps().id, why: why.into() }
+        no_variant(op, self.device_caps(), why)
     }
 
     /// Whether no pin keeps `op` from the variant of this number.

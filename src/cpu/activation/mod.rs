@@ -6,6 +6,7 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::CpuBackend;
 use crate::cpu::scratch::filled;
 use crate::cpu::values::{map1, map2};
+use crate::cpu::vector;
 use crate::cpu::{gather_f64, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::activation::*;
@@ -186,6 +187,12 @@ impl ActivationOps for CpuBackend {
         check_activation(&x, &y)?;
         let _timed = self.count("activation");
         let y = y.grad(false);
+        if self.in_f32("activation", x.dtype(), None)? {
+            return vector::map1("activation", x, &y, |x, y| {
+                y.copy_from_slice(x);
+                vector::activation::activate(act, y);
+            });
+        }
         match act {
             // Known to the compiler, the loop has no branches.
             Activation::Relu => map1("activation", x, &y, |x| value(Activation::Relu, x)),
@@ -197,6 +204,19 @@ impl ActivationOps for CpuBackend {
         const OP: &str = "activation_bwd";
         check_activation_bwd(act, &dy, &saved, &dx)?;
         let _timed = self.count("activation_bwd");
+        if self.in_f32(OP, dy.dtype(), None)? {
+            let (v, from_output) = match saved {
+                Saved::Input(v) => (v, false),
+                Saved::Output(v) => (v, true),
+            };
+            return vector::map2(OP, [dy, v], &dx, |dy, v, d| {
+                d.copy_from_slice(dy);
+                match from_output {
+                    false => vector::activation::differentiate(act, d, v),
+                    true => vector::activation::differentiate_from_output(act, d, v),
+                }
+            });
+        }
         match (act, saved) {
             (Activation::Relu, Saved::Input(v) | Saved::Output(v)) => {
                 map2(OP, [dy, v], &dx, |dy, v| gradient(Activation::Relu, dy, v))

@@ -6,7 +6,7 @@ use crate::buffer::{Buffer, Owner, View};
 use crate::cpu::{CpuBackend, HostElement, read, with_dtype, wrong_storage};
 use crate::driver::{RawMem, RawStream};
 use crate::dtype::DType;
-use crate::error::{GpuError, Result};
+use crate::error::Result;
 use crate::ops::IGpuBackend;
 use crate::ops::core::{Choice, CoreOps, InteropOps, RawView};
 
@@ -37,17 +37,10 @@ impl InteropOps for CpuBackend {
     }
 
     fn pin_variant(&self, op: &str, variant: Option<&str>) -> Result<()> {
-        let choice = self.explain(op)?;
-        match variant {
-            Some(v) if v != choice.chosen => {
-                let what = format!("`{op}` has no variant `{v}`; known: {}", choice.chosen);
-                Err(GpuError::Config(what.into()))
-            }
-            _ => Ok(()),
-        }
+        self.choices.pin_known(&self.explain(op)?, variant)
     }
 
     fn explain_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Choice>> {
-        calls().map(|()| vec![])
+        self.choices.made_by(calls)
     }
 }

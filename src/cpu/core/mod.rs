@@ -16,6 +16,7 @@ use std::time::Instant;
 use bytemuck::allocation::try_zeroed_vec;
 
 use crate::buffer::{Block, Buffer, HostData, HostMem, Mem, Reclaimer, View, ViewMut};
+use crate::cpu::vector;
 use crate::cpu::{CpuBackend, HostElement, index_errors, read, with_dtype, write, wrong_storage};
 use crate::device::{Caps, DeviceId, physical_memory};
 use crate::driver::RawStream;
@@ -256,8 +257,8 @@ impl CoreOps for CpuBackend {
     }
 
     fn fork_stream(&self) -> Result<Arc<dyn IGpuBackend>> {
-        let (shared, pool) = (self.shared.clone(), Arc::default());
-        Ok(Arc::new(CpuBackend { shared, pool, stream: next_stream_id() }))
+        let (shared, pool, choices) = (self.shared.clone(), Arc::default(), Arc::new(self.choices.fork()));
+        Ok(Arc::new(CpuBackend { shared, pool, choices, stream: next_stream_id() }))
     }
 
     fn record(&self) -> Result<Event> {
@@ -309,8 +310,11 @@ impl CoreOps for CpuBackend {
                 format!("unknown operation `{op}`; known: {}", known.join(", ")).into(),
             ));
         };
-        let source = format!("src/cpu/{}.rs", format!("{:?}", info.family).to_lowercase());
-        Ok(Choice { op: info.name, chosen: "cpu".into(), source, rejected: vec![] })
+        if vector::OPERATIONS.contains(&info.name) {
+            return self.choices.explain(info.name, &self.shared.caps, &vector::Arithmetic::F32);
+        }
+        let source = format!("src/cpu/{}", info.family.name());
+        Ok(Choice { op: info.name, chosen: vector::REFERENCE.into(), source, rejected: vec![] })
     }
 
     #[allow(unsafe_code, reason = "the trait's method is unsafe; this one compiles nothing")]

@@ -37,6 +37,9 @@ pub(crate) struct Args {
     /// Also time, beside each case, a copy that moves as many bytes as the case must, and say what part of its speed the case reaches
     #[arg(long)]
     copy: bool,
+    /// Also say, below each training step, which operations (on a GPU: which kernels) its time goes to
+    #[arg(long)]
+    profile: bool,
     /// Seconds to spend on each measurement, about
     #[arg(long, value_name = "S", default_value_t = 0.25)]
     budget: f64,
@@ -148,6 +151,9 @@ fn show(c: &Case, d: &Device, a: &Args, out: &mut dyn Write) -> Result<Value> {
     let error = match time(c, d, a) {
         Ok(row) => {
             row.write_text(out, c.id(), a.copy)?;
+            if a.profile && train::OPERATIONS.contains(&c.op()) {
+                report::profile(out, &train::prepare(c, d)?.profile(d, 10)?, 10)?;
+            }
             return Ok(row.json());
         }
         Err(CliError::Nn(NnError::Gpu(

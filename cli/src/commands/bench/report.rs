@@ -1,8 +1,10 @@
 //! Results of cases, as lines of a table and as JSON.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use serde_json::{Value, json};
+use trefoil::ops::core::Profile;
 
 use super::timing::HostTimes;
 use crate::error::Result;
@@ -94,4 +96,22 @@ impl Row {
         }
         row
     }
+}
+
+/// The launches of `runs` equal runs by name, those that take most time first.
+pub(super) fn profile(out: &mut dyn Write, p: &Profile, runs: usize) -> Result<()> {
+    let mut by_name = BTreeMap::<&str, (u64, usize)>::new();
+    for launch in &p.launches {
+        let (ns, count) = by_name.entry(&launch.name).or_default();
+        (*ns, *count) = (*ns + launch.ns, *count + 1);
+    }
+    let mut rows: Vec<_> = by_name.into_iter().collect();
+    rows.sort_by_key(|(_, (ns, _))| std::cmp::Reverse(*ns));
+    let per_run = |ns: u64| ns as f64 / runs as f64 / 1e3;
+    for (name, (ns, count)) in rows.iter().filter(|(_, (ns, _))| ns * 100 >= p.host_ns) {
+        writeln!(out, "    {name:<28} {:>12.1} us {:>8} calls", per_run(*ns), count / runs)?;
+    }
+    let all = rows.iter().map(|(_, (ns, _))| ns).sum();
+    writeln!(out, "    {:<28} {:>12.1} us of {:.1}", "all", per_run(all), per_run(p.host_ns))?;
+    Ok(())
 }

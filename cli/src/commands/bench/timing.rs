@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use trefoil::ops::core::Profile;
 use trefoil_bench::Prepared;
 use trefoil_nn::Device;
 
@@ -52,6 +53,17 @@ impl Work {
         let median = if ns.len() % 2 == 0 { (ns[mid - 1] + ns[mid]) as f64 / 2.0 } else { ns[mid] as f64 };
         // A clock too coarse for the work must not lead to a division by zero.
         Ok((median / 1e3).max(1e-3))
+    }
+
+    /// What `runs` of it do on the device, after two more.
+    pub(super) fn profile(&mut self, d: &Device, runs: usize) -> Result<Profile> {
+        (0..2).try_for_each(|i| (self.queue)(i))?;
+        let mut failed = None;
+        let profile = d.profile_calls(&mut || {
+            failed = (2..2 + runs).try_for_each(|i| (self.queue)(i)).err();
+            Ok(())
+        })?;
+        failed.map_or(Ok(profile), Err)
     }
 
     /// Wall-clock times of runs in steady state.

@@ -45,22 +45,10 @@ impl InteropOps for Engine {
     }
 
     fn pin_variant(&self, op: &str, variant: Option<&str>) -> Result<()> {
-        let choice = self.explain(op)?;
-        let known = || std::iter::once(&choice.chosen).chain(choice.rejected.iter().map(|(name, _)| name));
-        if let Some(v) = variant.filter(|v| known().all(|name| name != v)) {
-            let known: Vec<_> = known().map(String::as_str).collect();
-            let what = format!("`{op}` has no variant `{v}`; known: {}", known.join(", "));
-            return Err(GpuError::Config(what.into()));
-        }
-        self.inner.choices.pin(op, variant);
-        Ok(())
+        self.inner.choices.pin_known(&self.explain(op)?, variant)
     }
 
     fn explain_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Choice>> {
-        let choices = &self.inner.choices;
-        choices.record(true);
-        let done = calls();
-        let made = choices.record(false);
-        done.map(|()| made)
+        self.inner.choices.made_by(calls)
     }
 }
