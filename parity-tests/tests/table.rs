@@ -127,6 +127,7 @@ const WITHOUT_GOLDEN: &[&str] = &[
     "embedding_renorm",
     "gat_fused",
     "gat_fused_backward",
+    "grad_factor",
     "gru_cell_states",
     "gru_states",
     "lstm_states",

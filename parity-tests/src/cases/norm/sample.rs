@@ -170,7 +170,9 @@ pub(super) fn draw_batch(s: &mut Sample) {
     if s.small {
         return;
     }
-    match s.below(4) {
+    let statistics = s.below(4);
+    // The first of each storage type counts its batches.
+    match if s.aligned() == Some(0) { 1 } else { statistics } {
         0 => {
             draw_running(s, shape[1]);
             s.arg("training", false);
