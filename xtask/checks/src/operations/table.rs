@@ -239,7 +239,7 @@ pub(super) const ROWS: &[Row] = &[
     row("similarity", "`F.cosine_similarity`, `F.pairwise_distance`", "`Tensor::similarity`, ..."),
     // Language models.
     row("fused_linear_cross_entropy", "", "`LinearCrossEntropyLoss::forward`"),
-    row("kv_cache_append", "", "`Tensor::kv_cache_append`"),
+    row("kv_cache_append", "", "`PagedCache::append`"),
     row("flash_decode", "", "`Tensor::flash_decode`"),
     row("paged_attention", "", "`Tensor::paged_attention`"),
     row("logit_processors", "", "`Tensor::process_logits`"),
