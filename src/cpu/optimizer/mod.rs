@@ -4,6 +4,7 @@ mod adaptive;
 mod packed;
 mod sparse;
 mod step;
+mod vectorized;
 
 use rayon::prelude::*;
 
@@ -12,6 +13,7 @@ use crate::buffer::{View, ViewMut};
 use crate::cpu::scratch::*;
 use crate::cpu::values::{CHUNK, Values, change};
 use crate::cpu::{CpuBackend, HostElement, gather, gather_f64, store, store_f64, with_dtype};
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::optimizer::*;
 
@@ -63,7 +65,13 @@ impl OptimizerOps for CpuBackend {
         let layer_wise = matches!(rule, OptimRule::Lars { .. } | OptimRule::Lamb { .. });
         for p in params.iter_mut() {
             let by = Factors { lr, t, unscale, ratio_and_bias: (1.0, bias(rule, t)) };
-            if !layer_wise && in_place(OP, rule, p, by)? {
+            let why_not = if !vectorized::serves(rule) {
+                Some("this rule is computed in f64")
+            } else {
+                (p.w.dtype() != DType::F32).then_some("parameters of 16 bits are updated in f64")
+            };
+            let in_f32 = self.in_f32(OP, p.w.dtype(), why_not)?;
+            if !layer_wise && in_place(OP, rule, p, by, in_f32)? {
                 continue;
             }
             let mut w = gather_f64(OP, p.w.as_view())?;

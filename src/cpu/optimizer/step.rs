@@ -3,9 +3,10 @@
 use rayon::prelude::*;
 
 use crate::buffer::ViewMut;
-use crate::cpu::optimizer::update;
+use crate::cpu::optimizer::{update, vectorized};
 use crate::cpu::scratch::*;
 use crate::cpu::values::{CHUNK, Values};
+use crate::cpu::vector::{Narrow, ROOM};
 use crate::cpu::{HostElement, write, wrong_storage};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -21,8 +22,15 @@ pub(super) struct Factors {
     pub(super) ratio_and_bias: (f64, [f64; 2]),
 }
 
-/// Updates a tensor and its states in place. `false`, and nothing is done, where tensors of the slot share a block: a block is locked once.
-pub(super) fn in_place(op: &'static str, rule: &OptimRule, p: &ParamSlot<'_>, by: Factors) -> Result<bool> {
+/// Updates a tensor and its states in place, in f32 where `in_f32` holds. `false`, and nothing is done, where tensors of the slot share a block: a
+/// block is locked once.
+pub(super) fn in_place(
+    op: &'static str,
+    rule: &OptimRule,
+    p: &ParamSlot<'_>,
+    by: Factors,
+    in_f32: bool,
+) -> Result<bool> {
     let blocks = [Some(&p.w), p.copy.as_ref()].into_iter().chain(p.state.iter().map(Option::as_ref));
     let mut ids: Vec<u64> = blocks.flatten().map(|v| v.block().id()).chain([p.g.block().id()]).try_vec()?;
     let count = ids.len();
@@ -32,6 +40,9 @@ pub(super) fn in_place(op: &'static str, rule: &OptimRule, p: &ParamSlot<'_>, by
         return Ok(false);
     }
     match (p.w.dtype(), p.g.dtype()) {
+        (DType::F32, DType::F32) if in_f32 => step_in_f32::<f32>(op, rule, p, by)?,
+        (DType::F32, DType::F16) if in_f32 => step_in_f32::<half::f16>(op, rule, p, by)?,
+        (DType::F32, DType::Bf16) if in_f32 => step_in_f32::<half::bf16>(op, rule, p, by)?,
         (DType::F32, DType::F32) => step_of::<f32, f32, f32>(op, rule, p, by)?,
         (DType::F32, DType::F16) => step_of::<f32, half::f16, f32>(op, rule, p, by)?,
         (DType::F32, DType::Bf16) => step_of::<f32, half::bf16, f32>(op, rule, p, by)?,
@@ -40,6 +51,20 @@ pub(super) fn in_place(op: &'static str, rule: &OptimRule, p: &ParamSlot<'_>, by
         _ => step_of::<f64, f64, f64>(op, rule, p, by)?,
     }
     Ok(true)
+}
+
+/// A step in f32 of f32 parameters and states; for the rules that [`vectorized`] serves.
+fn step_in_f32<G: Narrow>(op: &'static str, rule: &OptimRule, p: &ParamSlot<'_>, by: Factors) -> Result<()> {
+    macro_rules! parts {
+        ($states:literal) => {
+            each_part::<f32, G, f32, $states>(op, p, |part, g| part.update_in_f32(g, rule, &by))
+        };
+    }
+    match rule.states().len() {
+        0 => parts!(0),
+        1 => parts!(1),
+        _ => parts!(2),
+    }
 }
 
 /// A step for parameters, gradients and states of these types.
@@ -53,8 +78,8 @@ fn step_of<W: HostElement, G: HostElement, S: HostElement>(
     // The rule as a literal of its variant: the choice among all rules is made here, not for each element.
     macro_rules! elements {
         ($states:literal, $rule:expr) => {
-            each::<W, G, S, $states>(op, p, move |w, g, s| {
-                update(&$rule, w, unscale * g, s, lr, t, ratio_and_bias)
+            each_part::<W, G, S, $states>(op, p, |part, g| {
+                part.update(g, |w, g, s| update(&$rule, w, unscale * g, s, lr, t, ratio_and_bias))
             })
         };
     }
@@ -78,11 +103,11 @@ fn step_of<W: HostElement, G: HostElement, S: HostElement>(
 /// Elements of a part that are widened to f64 at a time.
 const WIDE: usize = 64;
 
-/// Calls `f(w, g, states)`, which returns the new w, for every element of a slot with N states.
-fn each<W: HostElement, G: HostElement, S: HostElement, const N: usize>(
+/// Calls `f(part, gradient)` for the parts of a slot with N states.
+fn each_part<W: HostElement, G: HostElement, S: HostElement, const N: usize>(
     op: &'static str,
     p: &ParamSlot<'_>,
-    f: impl Fn(f64, f64, &mut [f64; STATES]) -> f64 + Sync,
+    f: impl Fn(&mut Part<'_, W, S, N>, &[G]) + Sync,
 ) -> Result<()> {
     let wrong = |v: &ViewMut<'_>| wrong_storage(op, v.dtype());
     let g = Values::<G>::new(op, p.g, &[])?;
@@ -97,7 +122,7 @@ fn each<W: HostElement, G: HostElement, S: HostElement, const N: usize>(
         _ => None,
     };
     let parts = parts::<W, S, N>(w, &mut states, &mut copy)?;
-    let run = |(i, mut part): (usize, Part<'_, W, S, N>)| part.update(&g[i * CHUNK..], &f);
+    let run = |(i, mut part): (usize, Part<'_, W, S, N>)| f(&mut part, &g[i * CHUNK..]);
     match parts.len() {
         0 | 1 => parts.into_iter().enumerate().for_each(run),
         _ => parts.into_par_iter().enumerate().for_each(run),
@@ -139,9 +164,9 @@ impl<'a> Copy<'a> {
         }
     }
 
-    fn store(&mut self, at: usize, values: &[f64]) {
-        fn each<T: HostElement>(to: &mut [T], values: &[f64]) {
-            to.iter_mut().zip(values).for_each(|(y, &x)| *y = T::from_f64(x));
+    fn store<F: HostElement>(&mut self, at: usize, values: &[F]) {
+        fn each<T: HostElement>(to: &mut [T], values: &[impl HostElement]) {
+            to.iter_mut().zip(values).for_each(|(y, &x)| *y = T::from_f64(x.to_f64()));
         }
         match self {
             Copy::F16(all) => each(&mut all[at..], values),
@@ -186,6 +211,21 @@ impl<W: HostElement, S: HostElement, const N: usize> Part<'_, W, S, N> {
             self.w[at..at + n].iter_mut().zip(&new).for_each(|(w, &x)| *w = W::from_f64(x));
             if let Some(copy) = &mut self.copy {
                 copy.store(at, &new[..n]);
+            }
+        }
+    }
+}
+
+impl<const N: usize> Part<'_, f32, f32, N> {
+    fn update_in_f32<G: Narrow>(&mut self, g: &[G], rule: &OptimRule, by: &Factors) {
+        for at in (0..self.w.len()).step_by(ROOM) {
+            let part = at..self.w.len().min(at + ROOM);
+            let mut room = [0.0; ROOM];
+            let states = self.states.each_mut().map(|s| &mut s[part.clone()]);
+            let (w, g) = (&mut self.w[part.clone()], G::widened(&g[part], &mut room));
+            vectorized::update(rule, by, w, g, states);
+            if let Some(copy) = &mut self.copy {
+                copy.store(at, w);
             }
         }
     }

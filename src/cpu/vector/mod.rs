@@ -112,7 +112,8 @@ macro_rules! with_narrow {
 pub(in crate::cpu) use with_narrow;
 
 /// The operations that have a variant `vectorized`.
-pub(in crate::cpu) const OPERATIONS: &[&str] = &["activation", "activation_bwd", "binary", "unary"];
+pub(in crate::cpu) const OPERATIONS: &[&str] =
+    &["activation", "activation_bwd", "binary", "optimizer_step", "unary"];
 
 /// Names of the variants: loops over f32, and what the kernels are compared with.
 const VECTORIZED: &str = "vectorized";
@@ -175,7 +176,7 @@ impl CpuBackend {
 }
 
 /// Elements of 16 bits that are widened at a time.
-const ROOM: usize = 1024;
+pub(in crate::cpu) const ROOM: usize = 1024;
 
 /// y = f(x), or y += f(x), of one dtype and shape: `f` writes its second argument, a part of y, from the same part of x.
 pub(in crate::cpu) fn map1(
