@@ -3,6 +3,7 @@
 //! The models are those that PyTorch's baseline trains, layer for layer. With a 16-bit dtype parameters, activations and gradients have
 //! 16 bits and the optimizer keeps f32 masters. With `"capture": true` forward, loss and backward are recorded on the device and replayed.
 
+mod cnn;
 mod gcn;
 mod gpt;
 mod lstm_lm;
@@ -20,8 +21,8 @@ use super::timing::Work;
 use crate::error::{CliError, Result as CliResult};
 
 /// The operations of this module.
-pub(super) const OPERATIONS: [&str; 5] =
-    ["train_mlp", "train_gpt", "train_resnet", "train_lstm_lm", "train_gcn"];
+pub(super) const OPERATIONS: [&str; 6] =
+    ["train_mlp", "train_cnn", "train_gpt", "train_resnet", "train_lstm_lm", "train_gcn"];
 
 /// A model, its optimizer and the batch that it is trained on.
 struct Training<M> {
@@ -99,6 +100,7 @@ const MOMENTUM: OptimRule = OptimRule::Momentum { mu: 0.9, damp: 0.0, wd: 0.0, n
 pub(super) fn prepare(c: &Case, d: &Device) -> CliResult<Work> {
     Ok(match c.op() {
         "train_mlp" => mlp::mlp(c, d)?.work(c, d)?,
+        "train_cnn" => cnn::cnn(c, d)?.work(c, d)?,
         "train_gpt" => gpt::gpt(c, d)?.work(c, d)?,
         "train_resnet" => resnet::resnet(c, d)?.work(c, d)?,
         "train_lstm_lm" => lstm_lm::lstm_lm(c, d)?.work(c, d)?,
@@ -168,6 +170,8 @@ mod tests {
         let mlp_case =
             json!({"id": "mlp", "op": "train_mlp", "batch": 8, "in": 6, "hidden": [32, 32], "out": 3});
         learns(mlp_case, mlp::mlp, 100, 0.7);
+        let cnn_case = json!({"id": "cnn", "op": "train_cnn", "b": 8, "in": 2, "h": 8, "channels": [4, 8], "classes": 3});
+        learns(cnn_case, cnn::cnn, 100, 0.7);
         for dtype in ["f32", "bf16"] {
             let case = json!({"id": dtype, "op": "train_gpt", "vocab": 16, "t": 8, "d": 32, "h": 2, "layers": 2, "b": 2,
                 "dtype": dtype});

@@ -1,0 +1,186 @@
+"""Times training steps on the CPU, trefoil's and PyTorch's in turns, and prints medians with their ratio.
+
+Usage: python pytorch.py [--trefoil PROGRAM] [--rounds N] [--threads N] [--only TEXT] [--json FILE]
+
+The steps are those of cases.json: clear gradients, forward, cross-entropy, backward, update. A ratio is PyTorch's time divided by trefoil's. Both use
+the same number of threads; rounds alternate, so that what else the machine does meets both.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import tempfile
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+HERE = pathlib.Path(__file__).parent
+
+
+def mlp(c):
+    sizes = [c["in"], *c["hidden"], c["out"]]
+    layers = [l for a, b in zip(sizes, sizes[1:]) for l in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers[:-1]), torch.randn(c["batch"], c["in"]), torch.randint(0, c["out"], (c["batch"],))
+
+
+def cnn(c):
+    channels, side, layers = [c["in"], *c["channels"]], c["h"], []
+    for a, b in zip(channels, channels[1:]):
+        layers += [nn.Conv2d(a, b, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        side //= 2
+    layers += [nn.Flatten(), nn.Linear(channels[-1] * side * side, c["classes"])]
+    x = torch.randn(c["b"], c["in"], c["h"], c["h"])
+    return nn.Sequential(*layers), x, torch.randint(0, c["classes"], (c["b"],))
+
+
+class LstmLm(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.e = nn.Embedding(c["vocab"], c["d"])
+        self.r = nn.LSTM(c["d"], c["d"], c["layers"], batch_first=True)
+        self.o = nn.Linear(c["d"], c["vocab"])
+
+    def forward(self, ids):
+        return self.o(self.r(self.e(ids))[0]).flatten(0, 1)
+
+
+class Block(nn.Module):
+    def __init__(self, d, heads):
+        super().__init__()
+        self.heads = heads
+        self.n1, self.n2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.qkv, self.o = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.f1, self.f2 = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+    def forward(self, x):
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.n1(x)).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(a.transpose(1, 2).reshape(b, t, d))
+        return x + self.f2(F.gelu(self.f1(self.n2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        d = c["d"]
+        self.te, self.pe = nn.Embedding(c["vocab"], d), nn.Embedding(c["t"], d)
+        self.blocks = nn.Sequential(*(Block(d, c["h"]) for _ in range(c["layers"])))
+        self.n, self.head = nn.LayerNorm(d), nn.Linear(d, c["vocab"], bias=False)
+        self.head.weight = self.te.weight
+
+    def forward(self, ids):
+        return self.head(self.n(self.blocks(self.te(ids) + self.pe.weight[: ids.shape[1]]))).flatten(0, 1)
+
+
+class Basic(nn.Module):
+    """Two convolutions around which the input passes."""
+
+    def __init__(self, a, b, stride):
+        super().__init__()
+        self.c1, self.n1 = nn.Conv2d(a, b, 3, stride, 1, bias=False), nn.BatchNorm2d(b)
+        self.c2, self.n2 = nn.Conv2d(b, b, 3, 1, 1, bias=False), nn.BatchNorm2d(b)
+        self.down = nn.Sequential()
+        if stride > 1 or a != b:
+            self.down = nn.Sequential(nn.Conv2d(a, b, 1, stride, bias=False), nn.BatchNorm2d(b))
+
+    def forward(self, x):
+        y = F.relu(self.n1(self.c1(x)))
+        return F.relu(self.n2(self.c2(y)) + self.down(x))
+
+
+def resnet(c):
+    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    widths = [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)]
+    blocks = [Basic(*w) for a, b, s in widths for w in ((a, b, s), (b, b, 1))]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, c["classes"])]
+    x = torch.randn(c["b"], 3, c["h"], c["h"])
+    return nn.Sequential(*stem, *blocks, *head), x, torch.randint(0, c["classes"], (c["b"],))
+
+
+def language(model):
+    def make(c):
+        ids = torch.randint(0, c["vocab"], (c["b"], c["t"] + 1))
+        return model(c), ids[:, :-1].contiguous(), ids[:, 1:].flatten()
+
+    return make
+
+
+def adam(p):
+    return torch.optim.Adam(p, 1e-3, fused=True)
+
+
+CASES = {
+    "train_mlp": (mlp, adam),
+    "train_cnn": (cnn, adam),
+    "train_lstm_lm": (language(LstmLm), adam),
+    "train_gpt": (language(Gpt), lambda p: torch.optim.AdamW(p, 1e-4, fused=True)),
+    "train_resnet": (resnet, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, fused=True)),
+}
+
+
+def torch_step(c):
+    make, optimizer = CASES[c["op"]]
+    model, x, y = make(c)
+    opt = optimizer(model.parameters())
+
+    def step():
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+
+    return step
+
+
+def microseconds(step, seconds=1.0):
+    for _ in range(3):
+        step()
+    times, start = [], time.perf_counter()
+    while len(times) < 5 or time.perf_counter() - start < seconds:
+        t = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - t)
+    return statistics.median(times) * 1e6
+
+
+def trefoil(program, case, threads):
+    with tempfile.TemporaryDirectory() as folder:
+        cases, out = pathlib.Path(folder, "cases.json"), pathlib.Path(folder, "out.json")
+        cases.write_text(json.dumps([case]))
+        command = [program, "bench", cases, "--backend", "cpu", "--json", out, "--budget", "1"]
+        env = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env)
+        return json.loads(out.read_text())[case["id"]]["host_us"]
+
+
+def main():
+    ap = argparse.ArgumentParser()
+    ap.add_argument("--trefoil", default="target/release/trefoil")
+    ap.add_argument("--rounds", type=int, default=5)
+    ap.add_argument("--threads", type=int, default=2)
+    ap.add_argument("--only", default="")
+    ap.add_argument("--json")
+    a = ap.parse_args()
+    torch.set_num_threads(a.threads)
+    results = {}
+    print(f"PyTorch {torch.__version__}, {a.threads} threads, medians of {a.rounds} rounds")
+    print(f"{'step':<12} {'trefoil us':>12} {'PyTorch us':>12} {'ratio':>7}")
+    for case in json.loads((HERE / "cases.json").read_text()):
+        if a.only not in case["id"]:
+            continue
+        step = torch_step(case)
+        rounds = [(trefoil(a.trefoil, case, a.threads), microseconds(step)) for _ in range(a.rounds)]
+        ours, theirs = (statistics.median(times) for times in zip(*rounds))
+        results[case["id"]] = {"trefoil_us": ours, "pytorch_us": theirs, "ratio": theirs / ours}
+        print(f"{case['id']:<12} {ours:>12.1f} {theirs:>12.1f} {theirs / ours:>7.2f}", flush=True)
+    if a.json:
+        pathlib.Path(a.json).write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
