@@ -112,8 +112,13 @@ impl Steady {
         let n = self.proven.get();
         assert!(n >= 10, "only {n} steady steps");
         let (uploading, most) = (self.uploading.get(), self.steps.get() / STEPS_AHEAD);
-        assert!(uploading <= most, "{uploading} steps copied to the device, at most {most} for learning rates");
-        println!("{n} steps without a transfer, a wait or an allocation, but for learning rates in {uploading}");
+        assert!(
+            uploading <= most,
+            "{uploading} steps copied to the device, at most {most} for learning rates"
+        );
+        println!(
+            "{n} steps without a transfer, a wait or an allocation, but for learning rates in {uploading}"
+        );
     }
 }
 
