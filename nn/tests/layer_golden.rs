@@ -149,6 +149,8 @@ const ENTRIES: &[&str] = &[
     "pooling",
     "rrdbnet_generator",
     "unet_discriminator",
+    "mamba",
+    "gated_delta_net",
 ];
 
 /// Layers that work on the host in part, and so copy in every step.
@@ -707,6 +709,7 @@ families! {
     graph_attention: "graph-attention";
     mesh: "mesh";
     residual: "residual";
+    state_space: "state-space";
 }
 
 #[test]

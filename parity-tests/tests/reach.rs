@@ -30,9 +30,13 @@ const ABSENT: &[&str] = &[
     "instance_norm:aligned_rows",
     "instance_norm:aligned_rows_looped",
     // Statistics of channels are sums of columns, those of groups sums of planes.
+    "group_norm_bwd:channels_last",
     "group_norm_bwd:columns",
     "group_norm_bwd:columns_aligned",
     "batch_norm_bwd:aligned_groups",
+    // A step of the delta rule is no factor per column, so that runs of steps cannot be joined.
+    "gated_delta_scan:steps_split",
+    "gated_delta_scan_bwd:steps_split",
     // A sort wants all elements, not the first few.
     "sort:select",
     // Libraries of NVIDIA's.

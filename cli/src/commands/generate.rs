@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 200)]
     tokens: usize,
     /// The likeliest token each time, instead of draws
-    #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "seed"])]
+    #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p", "seed"])]
     greedy: bool,
     /// Divides the logits: below 1 likelier tokens, above 1 more variety
     #[arg(long, value_name = "T", default_value_t = 1.0)]
@@ -45,6 +45,12 @@ pub(crate) struct Args {
     /// Draw among the likeliest tokens that together have this probability
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     top_p: f64,
+    /// Draw among the tokens that have at least this share of the largest probability
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    min_p: f64,
+    /// Makes tokens that the text has less likely: above 1 fewer repetitions
+    #[arg(long, value_name = "F", default_value_t = 1.0)]
+    repetition_penalty: f64,
     /// Seed of the draws
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -91,9 +97,12 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     run.restore(&model, a.saved.weights())?;
     let mut options = match a.greedy {
         true => Generation::greedy(a.tokens),
-        false => Generation::sampled(a.tokens, a.seed).temperature(a.temperature).top_p(a.top_p),
+        false => {
+            let sampled = Generation::sampled(a.tokens, a.seed);
+            sampled.temperature(a.temperature).top_p(a.top_p).min_p(a.min_p)
+        }
     };
-    options.top_k = a.top_k;
+    (options.top_k, options.repetition_penalty) = (a.top_k, a.repetition_penalty);
     let prompt = Tensor::from_slice(&device, &ids, &[1, ids.len()])?;
     let all = options.continued(&model, &prompt, length)?.to_vec::<i64>()?;
     let all: Vec<u32> = all.into_iter().filter_map(|i| u32::try_from(i).ok()).collect();

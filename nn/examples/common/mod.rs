@@ -67,21 +67,26 @@ pub(crate) fn show(s: &EpochStats) -> bool {
     true
 }
 
-/// Proves that training stays on the device: once everything has run before, a step copies nothing to or from the device, does not wait
-/// for it, takes no memory from the driver and compiles nothing.
+/// Steps for which a recorded step finds its learning rates in device memory.
+const STEPS_AHEAD: u64 = 64;
+
+/// Proves that training stays on the device: once everything has run before, a step copies nothing from the device, does not wait for it, takes no
+/// memory from the driver and compiles nothing. It copies nothing to the device either, but for the learning rates of the next recorded steps, once
+/// in [`STEPS_AHEAD`].
 pub(crate) struct Steady {
     device: Device,
     warm: u64,
     steps: Cell<u64>,
     before: Cell<Option<Counters>>,
     proven: Cell<u64>,
+    uploading: Cell<u64>,
 }
 
 impl Steady {
     /// The first `warm` steps may allocate.
     pub(crate) fn new(device: &Device, warm: u64) -> Self {
-        let (steps, before, proven) = Default::default();
-        Steady { device: device.clone(), warm, steps, before, proven }
+        let (steps, before, proven, uploading) = Default::default();
+        Steady { device: device.clone(), warm, steps, before, proven, uploading }
     }
 
     /// Called after every step. Panics if the step since the last call did what it should not.
@@ -89,9 +94,10 @@ impl Steady {
         let now = self.device.counters();
         self.steps.set(self.steps.get() + 1);
         if let Some(before) = self.before.get() {
-            let quiet = |c: Counters| (c.uploads, c.downloads, c.syncs, c.allocations, c.compiles);
+            let quiet = |c: Counters| (c.downloads, c.syncs, c.allocations, c.compiles);
             assert_eq!(quiet(before), quiet(now), "step {} left the device or allocated", self.steps.get());
             self.proven.set(self.proven.get() + 1);
+            self.uploading.set(self.uploading.get() + u64::from(before.uploads != now.uploads));
         }
         self.before.set(Some(now).filter(|_| self.steps.get() >= self.warm));
     }
@@ -105,7 +111,14 @@ impl Steady {
     pub(crate) fn finish(&self) {
         let n = self.proven.get();
         assert!(n >= 10, "only {n} steady steps");
-        println!("{n} steps without a transfer, a wait or an allocation");
+        let (uploading, most) = (self.uploading.get(), self.steps.get() / STEPS_AHEAD);
+        assert!(
+            uploading <= most,
+            "{uploading} steps copied to the device, at most {most} for learning rates"
+        );
+        println!(
+            "{n} steps without a transfer, a wait or an allocation, but for learning rates in {uploading}"
+        );
     }
 }
 

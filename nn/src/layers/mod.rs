@@ -43,6 +43,7 @@ mod regularization;
 mod residual;
 mod spatial;
 mod spiking;
+mod state_space;
 mod utility;
 
 pub use self::activation::elementwise::{
@@ -136,6 +137,8 @@ pub use self::spatial::PerAxis;
 pub use self::spiking::layer::{Spiking, SpikingOutput, SpikingState};
 pub use self::spiking::neuron::{Neuron, SpikeReset};
 pub use self::spiking::surrogate::Surrogate;
+pub use self::state_space::gated_delta_net::GatedDeltaNet;
+pub use self::state_space::mamba::Mamba;
 pub use self::utility::sequence::{Input, Masking, SequenceLast, Split, TimeDistributed};
 pub use self::utility::shape::{Flatten, Reshape};
 pub use self::utility::statistics::{LogVariance, Mean};

@@ -1,8 +1,8 @@
 //! Continuing a text token by token.
 
 use trefoil::DType;
+use trefoil::ops::language_model::LogitProcessors;
 use trefoil::ops::random::Rng;
-use trefoil::ops::scan::CumSum;
 
 use crate::core::autograd::no_grad;
 use crate::core::error::{Result, invalid};
@@ -25,6 +25,10 @@ pub struct Generation {
     pub top_k: Option<usize>,
     /// Draws among the likeliest tokens that together have at least this probability (nucleus sampling, Holtzman et al., 2020).
     pub top_p: f64,
+    /// Draws among the tokens with at least this share of the largest probability, 0 for all (min-p).
+    pub min_p: f64,
+    /// Divides positive logits of tokens that the row has, prompt included, and multiplies negative ones; 1 changes nothing (Keskar et al., 2019).
+    pub repetition_penalty: f64,
     /// Ends a row, which from there on repeats it. When all rows have ended, nothing more is appended.
     pub eos_token_id: Option<i64>,
 }
@@ -40,6 +44,8 @@ impl Generation {
             temperature: 1.0,
             top_k: None,
             top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
             eos_token_id: None,
         }
     }
@@ -67,6 +73,18 @@ impl Generation {
         self
     }
 
+    /// Draws among the tokens with this share of the largest probability.
+    pub fn min_p(mut self, p: f64) -> Self {
+        self.min_p = p;
+        self
+    }
+
+    /// Sets the penalty of tokens that a row has.
+    pub fn repetition_penalty(mut self, penalty: f64) -> Self {
+        self.repetition_penalty = penalty;
+        self
+    }
+
     /// Sets the token that ends a row.
     pub fn eos_token_id(mut self, id: i64) -> Self {
         self.eos_token_id = Some(id);
@@ -83,6 +101,13 @@ impl Generation {
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
             return Err(invalid(OP, "top_p", "a probability in (0, 1]", format!("{}", self.top_p)));
+        }
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return Err(invalid(OP, "min_p", "a share in [0, 1]", format!("{}", self.min_p)));
+        }
+        if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
+            let got = format!("{}", self.repetition_penalty);
+            return Err(invalid(OP, "repetition_penalty", "a finite number above 0", got));
         }
         check_ids(OP, "prompt", prompt)?;
         let len = prompt.shape()[1];
@@ -137,7 +162,7 @@ impl Generation {
             let mut all = vec![prompt.to_dtype(DType::I64)?];
             let mut ended: Option<Tensor> = None;
             for i in 0..self.max_new_tokens {
-                let mut next = self.choose(&step(&all[i])?, i)?;
+                let mut next = self.choose(&step(&all[i])?, &all, i)?;
                 if let Some(eos) = self.eos_token_id {
                     if let Some(ended) = &ended {
                         next = next.full_like(eos as f64)?.where_(ended, &next)?;
@@ -153,22 +178,22 @@ impl Generation {
         })
     }
 
-    /// The tokens `[B, 1]` of step `i`.
-    fn choose(&self, logits: &Tensor, i: usize) -> Result<Tensor> {
-        let Some(seed) = self.seed else { return logits.argmax(-1)?.unsqueeze(1) };
-        let rng = Rng::new(seed).at(i as u64, 0);
-        let logits = logits.to_dtype(DType::F32)?.div_scalar(self.temperature)?;
-        let vocabulary = logits.shape()[1];
-        let (likeliest, ids) = match self.top_k.filter(|&k| k < vocabulary) {
-            Some(k) => logits.topk(k, -1, true)?,
-            None if self.top_p < 1.0 => logits.sort(-1, true)?,
-            None => return logits.softmax(-1)?.multinomial(1, rng),
-        };
-        // A token stays if those before it have less than top_p; the first always does.
-        let p = likeliest.softmax(-1)?;
-        let before = p.cumsum_with(CumSum::new().exclusive(true), -1)?;
-        let p = p.masked_fill(&before.ge_scalar(self.top_p)?, 0.0)?;
-        ids.gather(-1, &p.multinomial(1, rng)?)
+    /// The tokens `[B, 1]` of step `i`, behind those of `before`.
+    fn choose(&self, logits: &Tensor, before: &[Tensor], i: usize) -> Result<Tensor> {
+        let penalised = self.repetition_penalty != 1.0;
+        let Some(seed) = self.seed.or(penalised.then_some(0)) else { return logits.argmax(-1)?.unsqueeze(1) };
+        let mut seen = None;
+        if penalised {
+            seen = Some(Tensor::concat(1, &before.iter().collect::<Vec<_>>())?.to_dtype(DType::I32)?);
+        }
+        let processors = LogitProcessors::new()
+            .min_p(self.min_p)
+            .top_p(self.top_p)
+            .top_k(self.top_k.unwrap_or(0).min(logits.shape()[1]))
+            // The likeliest token at 0.
+            .temperature(if self.seed.is_some() { self.temperature } else { 0.0 })
+            .repetition_penalty(self.repetition_penalty);
+        logits.sample_tokens(&processors, Rng::new(seed).at(i as u64, 0), seen.as_ref())?.unsqueeze(1)
     }
 }
 

@@ -32,6 +32,7 @@ pub(crate) const FAMILIES: &[&str] = &[
     "graph-attention",
     "mesh",
     "residual",
+    "state-space",
 ];
 
 /// Data of a tensor on the host.

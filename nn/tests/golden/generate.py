@@ -21,6 +21,7 @@ import recurrent
 import specialized
 import sequence_models
 import residual
+import state_space
 import utility
 
 FAMILIES = (
@@ -44,6 +45,7 @@ FAMILIES = (
     graph_blocks.graph_attention,
     mesh.mesh,
     residual.residual,
+    state_space.state_space,
 )
 
 if __name__ == "__main__":

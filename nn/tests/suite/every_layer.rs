@@ -221,6 +221,8 @@ fn cases() -> Vec<Case> {
             json!({"type": "spiking", "in_features": 4, "out_features": 3, "threshold": 0.3, "refractory_steps": 1}),
             vec![sequence],
         ),
+        (json!({"type": "mamba", "d_model": 4, "d_state": 3}), vec![sequence]),
+        (json!({"type": "gated_delta_net", "d_model": 4, "num_heads": 2, "head_dim": 3}), vec![sequence]),
         (
             json!({"type": "reservoir", "input_size": 4, "reservoir_size": 6, "connection_probability": 0.5}),
             vec![sequence],

@@ -146,17 +146,24 @@ fn greedy_generation_takes_the_likeliest_token() {
     refused(llama.generate(&prompt, &Generation::sampled(1, 1).temperature(0.0)), &["temperature"]);
     refused(llama.generate(&prompt, &Generation::sampled(1, 1).top_k(0)), &["top_k"]);
     refused(llama.generate(&prompt, &Generation::sampled(1, 1).top_p(f64::NAN)), &["top_p"]);
+    refused(llama.generate(&prompt, &Generation::sampled(1, 1).min_p(1.5)), &["min_p"]);
+    refused(llama.generate(&prompt, &Generation::greedy(1).repetition_penalty(0.0)), &["repetition_penalty"]);
     assert_eq!(values(&llama.generate(&prompt, &Generation::greedy(0)).unwrap()), values(&prompt));
 }
 
 /// The distribution that transformers draws from, on the host.
-fn filtered(logits: &[f64], o: &Generation) -> Vec<f64> {
+fn filtered(logits: &[f64], seen: &[f64], o: &Generation) -> Vec<f64> {
     let softmax = |x: &[f64]| -> Vec<f64> {
         let e: Vec<f64> = x.iter().map(|v| v.exp()).collect();
         let total: f64 = e.iter().sum();
         e.iter().map(|v| v / total).collect()
     };
-    let mut x: Vec<f64> = logits.iter().map(|v| v / o.temperature).collect();
+    let penalty = |(i, v): (usize, &f64)| match seen.contains(&(i as f64)) {
+        true if *v > 0.0 => v / o.repetition_penalty,
+        true => v * o.repetition_penalty,
+        false => *v,
+    };
+    let mut x: Vec<f64> = logits.iter().enumerate().map(|x| penalty(x) / o.temperature).collect();
     let mut order: Vec<usize> = (0..x.len()).collect();
     order.sort_by(|&a, &b| x[b].total_cmp(&x[a]));
     for &i in &order[o.top_k.unwrap_or(x.len()).min(x.len())..] {
@@ -170,6 +177,9 @@ fn filtered(logits: &[f64], o: &Generation) -> Vec<f64> {
         }
         before += p[i];
     }
+    let kept = softmax(&x);
+    let most = kept.iter().copied().fold(0.0, f64::max);
+    x.iter_mut().zip(&kept).filter(|(_, p)| **p < o.min_p * most).for_each(|(x, _)| *x = f64::NEG_INFINITY);
     softmax(&x)
 }
 
@@ -189,8 +199,10 @@ fn sampled_tokens_follow_the_filtered_distribution() {
             free.clone().top_p(0.7),
             free.clone().temperature(2.0).top_k(6).top_p(0.8),
             free.clone().top_k(100).top_p(1e-9),
+            free.clone().min_p(0.3),
+            free.clone().repetition_penalty(3.0).top_k(8).min_p(0.05),
         ] {
-            let want = filtered(&logits, &options);
+            let want = filtered(&logits, &values(&prompt), &options);
             let tokens = model.generate(&many, &options).unwrap().select(1, 3).unwrap();
             let mut counts = [0; 13];
             values(&tokens).iter().for_each(|&t| counts[t as usize] += 1);

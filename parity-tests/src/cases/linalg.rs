@@ -237,7 +237,7 @@ fn newton_schulz(cx: &Cx<'_>) -> R {
 fn side(s: &mut Sample) -> usize {
     match s.aligned() {
         _ if s.small => 2 + s.below(3),
-        Some(0 | 3 | 6) => 130 + s.below(30),
+        Some(0 | 3 | 6 | 9) => 130 + s.below(30),
         Some(1) => 64,
         Some(2) => 0,
         _ => [1, 2, 5, 17, 31, 32, 33, 40, 65, 96][s.below(10)],

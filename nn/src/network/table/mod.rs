@@ -19,6 +19,7 @@ mod softmax;
 mod sparse;
 mod special;
 mod specialized;
+mod state_space;
 mod upsample;
 mod utility;
 
@@ -134,6 +135,8 @@ pub static LAYERS: &[LayerInfo] = &[
     sequence_models::MEMORY_WRITE,
     sequence_models::SPIKING,
     sequence_models::RESERVOIR,
+    state_space::MAMBA,
+    state_space::GATED_DELTA_NET,
     graph_blocks::MESSAGE_PASSING,
     graph_blocks::GRAPH_TRANSFORMER,
     mesh::SPIRAL_CONV,

@@ -550,6 +550,16 @@ pub(super) fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             &[2, 5, 8],
         ),
         (
+            &[2, 5, 6],
+            json!({"type": "mamba", "d_model": 6, "d_state": 3, "d_conv": 2, "expand": 3, "dt_rank": 2}),
+            &[2, 5, 6],
+        ),
+        (
+            &[2, 5, 6],
+            json!({"type": "gated_delta_net", "d_model": 6, "num_heads": 2, "head_dim": 3, "head_v_dim": 4, "conv_size": 3}),
+            &[2, 5, 6],
+        ),
+        (
             &[2, 6],
             json!({"type": "message_passing", "in_features": 6, "out_features": 4, "message_features": 5, "edge_features": 0,
                    "aggregator": "max", "activation": "relu"}),

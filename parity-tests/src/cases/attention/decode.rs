@@ -87,6 +87,9 @@ fn paged_sample(s: &mut Sample) {
     let fresh: Vec<usize> = (0..b).map(|_| if packed { s.below(4) } else { 1 }).collect();
     let lens: Vec<usize> = fresh.iter().map(|n| n + s.below(most)).collect();
     let table = lens.iter().map(|n| n.div_ceil(block)).max().unwrap_or(0).max(1);
+    // Tables are made for the longest sequence that may come, which decides how far keys are split.
+    let table =
+        if s.aligned().is_some_and(|i| i % 3 == 0) { table.max(600usize.div_ceil(block)) } else { table };
     let blocks = b * table + 2;
     let order = shuffled(s, b * table, blocks);
     let used = |i: usize| i % table < lens[i / table].div_ceil(block);

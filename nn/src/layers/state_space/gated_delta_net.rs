@@ -1,0 +1,184 @@
+//! The block of gated delta networks.
+
+use trefoil::ops::gemm::Precision;
+use trefoil::ops::random::{Distribution, Rng};
+
+use super::{ShortConv, sequences, step_bias};
+use crate::core::error::Result;
+use crate::core::tensor::Tensor;
+use crate::layers::spatial::positive;
+use crate::layers::{Dense, RmsNorm};
+use crate::module::{InitContext, Layer, Param, Visitor, hooks};
+
+const OP: &str = "GatedDeltaNet";
+
+/// The block of gated delta networks (Yang, Kautz and Hatamizadeh, 2025), `[B, T, D] -> [B, T, D]`: queries, keys and values of H heads, each through a
+/// causal depthwise convolution and SiLU, queries and keys of unit length; decay exp(-exp(A_log) softplus(a + dt_bias)) and share sigmoid(b) of a
+/// token per head; the gated delta rule; RMS norm of each head, times SiLU of a gate; a product back to D. Source `GatedDeltaNet` of
+/// flash-linear-attention.
+///
+/// State, with P = H head_dim for queries and keys and V = H head_v_dim for values: `q_proj.weight [P, D]`, `k_proj.weight [P, D]`,
+/// `v_proj.weight [V, D]`, `a_proj.weight [H, D]`, `b_proj.weight [H, D]`, `A_log [H]`, the logarithm of numbers from U(0, 16), `dt_bias [H]` whose
+/// softplus is log-uniform in [1e-3, 1e-1], `q_conv1d.weight [P, 1, K]`, `k_conv1d.weight [P, 1, K]`, `v_conv1d.weight [V, 1, K]`,
+/// `g_proj.weight [V, D]`, `o_norm.weight [head_v_dim]` = 1, `o_proj.weight [D, V]`.
+///
+/// Errors of `forward`: another shape than `[B, T, D]`.
+#[derive(Debug)]
+pub struct GatedDeltaNet {
+    cx: InitContext,
+    sizes: Sizes,
+    parts: Parts,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    width: usize,
+    heads: usize,
+    /// Elements of a head's queries and keys, and of its values.
+    head: [usize; 2],
+    kernel: usize,
+}
+
+#[derive(Debug)]
+struct Parts {
+    q: Projection,
+    k: Projection,
+    v: Projection,
+    a_proj: Dense,
+    b_proj: Dense,
+    a_log: Param,
+    dt_bias: Param,
+    g_proj: Dense,
+    o_norm: RmsNorm,
+    o_proj: Dense,
+}
+
+/// A product and the convolution behind it.
+#[derive(Debug)]
+struct Projection {
+    proj: Dense,
+    conv: ShortConv,
+    names: [&'static str; 2],
+}
+
+impl Projection {
+    fn precision(self, precision: Precision) -> Self {
+        Projection { proj: self.proj.precision(precision), ..self }
+    }
+
+    /// `[B, T, D] -> [B, T, H, head]`.
+    fn forward(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
+        let y = hooks::call(self.names[0], &self.proj, &[x], || self.proj.forward(x))?;
+        let y = hooks::call(self.names[1], &self.conv, &[&y], || self.conv.forward(&y))?;
+        let (b, t, width) = (y.shape()[0], y.shape()[1], y.shape()[2]);
+        y.reshape(&[b, t, heads, width / heads])
+    }
+}
+
+impl Parts {
+    fn new(cx: &InitContext, s: Sizes) -> Result<Self> {
+        let dense = |from: usize, to: usize| Ok::<_, crate::NnError>(Dense::new(cx, from, to)?.no_bias());
+        let [keys, values] = s.head.map(|n| n.saturating_mul(s.heads));
+        let projection = |to: usize, names: [&'static str; 2]| {
+            let (proj, conv) = (dense(s.width, to)?, ShortConv::new(cx, to, s.kernel, false)?);
+            Ok::<_, crate::NnError>(Projection { proj, conv, names })
+        };
+        let rng = Rng::new(cx.seed()).at(cx.next_stream(), 0);
+        let rates = Distribution::Uniform { lo: 1e-3, hi: 16.0 };
+        let a_log = Tensor::random(cx.device(), cx.param_dtype(), &[s.heads], rates, rng)?.ln()?;
+        Ok(Parts {
+            q: projection(keys, ["q_proj", "q_conv1d"])?,
+            k: projection(keys, ["k_proj", "k_conv1d"])?,
+            v: projection(values, ["v_proj", "v_conv1d"])?,
+            a_proj: dense(s.width, s.heads)?,
+            b_proj: dense(s.width, s.heads)?,
+            a_log: Param::new(a_log.detach()),
+            dt_bias: step_bias(cx, s.heads)?,
+            g_proj: dense(s.width, values)?,
+            o_norm: RmsNorm::new(cx, &s.head[1..])?.eps(1e-5)?,
+            o_proj: dense(values, s.width)?,
+        })
+    }
+}
+
+impl GatedDeltaNet {
+    /// Width `d_model` and `heads` heads of `head_dim` elements, values twice as wide, a convolution of 4 tokens. Errors: 0.
+    pub fn new(cx: &InitContext, d_model: usize, heads: usize, head_dim: usize) -> Result<Self> {
+        Self::with(
+            cx,
+            Sizes { width: d_model, heads, head: [head_dim, head_dim.saturating_mul(2)], kernel: 4 },
+        )
+    }
+
+    fn with(cx: &InitContext, sizes: Sizes) -> Result<Self> {
+        let all = [sizes.width, sizes.heads, sizes.head[0], sizes.head[1], sizes.kernel];
+        for (name, n) in ["d_model", "num_heads", "head_dim", "head_v_dim", "conv_size"].into_iter().zip(all)
+        {
+            positive(OP, name, &[n])?;
+        }
+        Ok(GatedDeltaNet { cx: cx.clone(), sizes, parts: Parts::new(cx, sizes)? })
+    }
+
+    /// Sets the elements of a head's values; makes the parameters anew. Errors: 0.
+    pub fn head_v_dim(self, n: usize) -> Result<Self> {
+        Self::with(&self.cx, Sizes { head: [self.sizes.head[0], n], ..self.sizes })
+    }
+
+    /// Sets the tokens of the convolutions; makes the parameters anew. Errors: 0.
+    pub fn conv_size(self, n: usize) -> Result<Self> {
+        Self::with(&self.cx, Sizes { kernel: n, ..self.sizes })
+    }
+
+    /// Sets the arithmetic of the products.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        let p = self.parts;
+        self.parts = Parts {
+            q: p.q.precision(precision),
+            k: p.k.precision(precision),
+            v: p.v.precision(precision),
+            a_proj: p.a_proj.precision(precision),
+            b_proj: p.b_proj.precision(precision),
+            g_proj: p.g_proj.precision(precision),
+            o_proj: p.o_proj.precision(precision),
+            ..p
+        };
+        self
+    }
+}
+
+impl Layer for GatedDeltaNet {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let [batch, steps] = sequences(OP, x, self.sizes.width)?;
+        let (p, heads, [head, values]) = (&self.parts, self.sizes.heads, self.sizes.head);
+        let (q, k, v) = (p.q.forward(x, heads)?, p.k.forward(x, heads)?, p.v.forward(x, heads)?);
+        // Scores of queries are scaled as in attention.
+        let q = q.l2_normalize(-1, 1e-6)?.mul_scalar(1.0 / (head as f64).sqrt())?;
+        let k = k.l2_normalize(-1, 1e-6)?;
+        let share = hooks::call("b_proj", &p.b_proj, &[x], || p.b_proj.forward(x))?.sigmoid()?;
+        let step = hooks::call("a_proj", &p.a_proj, &[x], || p.a_proj.forward(x))?;
+        let step = step.add(&p.dt_bias.get())?.softplus()?;
+        let decay = step.mul(&p.a_log.get().exp()?)?.neg()?.exp()?;
+        let o = q.gated_delta_scan(&k, &v, &decay, &share, None)?.0;
+        let o = hooks::call("o_norm", &p.o_norm, &[&o], || p.o_norm.forward(&o))?;
+        let gate = hooks::call("g_proj", &p.g_proj, &[x], || p.g_proj.forward(x))?.silu()?;
+        let o = o.reshape(&[batch, steps, heads * values])?.mul(&gate)?;
+        hooks::call("o_proj", &p.o_proj, &[&o], || p.o_proj.forward(&o))
+    }
+
+    fn visit(&self, v: &mut Visitor<'_>) {
+        let p = &self.parts;
+        for part in [&p.q, &p.k, &p.v] {
+            v.child(part.names[0], &part.proj);
+        }
+        v.child("a_proj", &p.a_proj);
+        v.child("b_proj", &p.b_proj);
+        v.param("A_log", &p.a_log);
+        v.param("dt_bias", &p.dt_bias);
+        for part in [&p.q, &p.k, &p.v] {
+            v.child(part.names[1], &part.conv);
+        }
+        v.child("g_proj", &p.g_proj);
+        v.child("o_norm", &p.o_norm);
+        v.child("o_proj", &p.o_proj);
+    }
+}
