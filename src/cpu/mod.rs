@@ -321,7 +321,21 @@ pub(crate) fn gather_index(op: &'static str, v: View<'_>) -> Result<Vec<Option<u
 
 /// Stores row-major values into a view.
 pub(crate) fn store<T: HostElement>(op: &'static str, v: &ViewMut<'_>, data: &[T]) -> Result<()> {
-    update::<T>(op, v, |i, x| *x = data[i])
+    let l = v.layout();
+    let (Some((&n, outer)), Some((1, steps))) = (l.shape().split_last(), l.strides().split_last()) else {
+        return update::<T>(op, v, |i, x| *x = data[i]);
+    };
+    let mut guard = write(op, v)?;
+    let s = T::slice_mut(&mut guard).ok_or_else(|| wrong_storage(op, v.dtype()))?;
+    if l.is_contiguous() {
+        s[l.offset()..l.offset() + l.numel()].copy_from_slice(&data[..l.numel()]);
+        return Ok(());
+    }
+    // Rows whose elements lie side by side.
+    for (at, row) in places(outer, steps, l.offset(), l.numel() / n.max(1)).zip(data.chunks_exact(n.max(1))) {
+        s[at..at + n].copy_from_slice(row);
+    }
+    Ok(())
 }
 
 /// Calls `f(i, element)` for each element of a view in row-major order.

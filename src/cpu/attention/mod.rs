@@ -1,7 +1,10 @@
-//! Attention on the CPU: a row of scores at a time, in f64.
+//! Attention on the CPU. The reference: a row of scores at a time, in f64.
 
 mod decode;
 mod rope;
+mod vectorized;
+
+use std::ops::Range;
 
 use rayon::prelude::*;
 
@@ -49,18 +52,61 @@ struct Span {
     keys: usize,
 }
 
-/// A call with its operands in row-major order.
-struct Call<'a> {
+/// What decides the scores besides queries and keys.
+struct Rules<'a, T> {
     p: Attention<'a>,
     size: AttentionSize,
-    q: Vec<f64>,
-    k: Vec<f64>,
-    v: Vec<f64>,
-    bias: Option<Repeated<f64>>,
+    bias: Option<Repeated<T>>,
     mask: Option<Repeated<u8>>,
     /// By batch of the tensors.
     spans: Vec<Vec<Span>>,
     words: Words,
+}
+
+impl<T> Rules<'_, T> {
+    /// The key head that a query head reads.
+    fn kv(&self, h: usize) -> usize {
+        h / (self.size.heads / self.size.kv_heads)
+    }
+
+    /// The keys of a span that query i of it can see, but for the mask.
+    fn reach(&self, span: &Span, i: usize) -> Range<usize> {
+        let shift =
+            if self.p.causal == Some(Causal::BottomRight) { span.lk as i64 - span.lq as i64 } else { 0 };
+        let at = i as i64 + shift;
+        let [left, right] = self.p.bounds().map(|b| b.map(|b| i64::try_from(b).unwrap_or(i64::MAX)));
+        let inside = |j: i64| j.clamp(0, span.keys as i64) as usize;
+        let start = left.map_or(0, |l| inside(at.saturating_sub(l)));
+        let end = right.map_or(span.keys, |r| inside(at.saturating_add(r).saturating_add(1)));
+        start..end.max(start)
+    }
+}
+
+/// Factors of dropout, by number of an entry of P.
+struct Dropout {
+    words: Words,
+    keep: f64,
+    kept: f64,
+}
+
+impl Dropout {
+    fn new<T>(r: &Rules<'_, T>) -> Self {
+        let p = r.p.dropout;
+        let kept = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
+        Dropout { words: r.words.clone(), keep: f64::from((1.0 - p) as f32), kept }
+    }
+
+    fn factor(&mut self, element: usize) -> f64 {
+        if self.words.unit(DType::F32, element) < self.keep { self.kept } else { 0.0 }
+    }
+}
+
+/// A call with its operands in row-major order.
+struct Call<'a> {
+    rules: Rules<'a, f64>,
+    q: Vec<f64>,
+    k: Vec<f64>,
+    v: Vec<f64>,
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {
@@ -80,56 +126,41 @@ struct Score {
     factor: f64,
 }
 
-impl<'a> Call<'a> {
-    fn kv(&self, h: usize) -> usize {
-        h / (self.size.heads / self.size.kv_heads)
-    }
-
+impl Call<'_> {
     fn q_row(&self, b: usize, h: usize, i: usize) -> &[f64] {
-        let s = &self.size;
+        let s = &self.rules.size;
         &self.q[((b * s.heads + h) * s.lq + i) * s.d..][..s.d]
     }
 
     fn k_row(&self, b: usize, h: usize, j: usize) -> &[f64] {
-        let s = &self.size;
-        &self.k[((b * s.kv_heads + self.kv(h)) * s.lk + j) * s.d..][..s.d]
+        let s = &self.rules.size;
+        &self.k[((b * s.kv_heads + self.rules.kv(h)) * s.lk + j) * s.d..][..s.d]
     }
 
     fn v_row(&self, b: usize, h: usize, j: usize) -> &[f64] {
-        let s = &self.size;
-        &self.v[((b * s.kv_heads + self.kv(h)) * s.lk + j) * s.dv..][..s.dv]
+        let s = &self.rules.size;
+        &self.v[((b * s.kv_heads + self.rules.kv(h)) * s.lk + j) * s.dv..][..s.dv]
     }
 
     /// Scores of the keys that query i of a span can see.
     fn scores(&self, b: usize, h: usize, i: usize, span: &Span) -> Result<Vec<Score>> {
-        let size = &self.size;
-        let shift =
-            if self.p.causal == Some(Causal::BottomRight) { span.lk as i64 - span.lq as i64 } else { 0 };
-        let [left, right] = self.p.bounds().map(|b| b.map(|b| i64::try_from(b).unwrap_or(i64::MAX)));
-        let (keep, mut words) = ((1.0 - self.p.dropout) as f32 as f64, self.words.clone());
+        let Rules { p, size, bias, mask, .. } = &self.rules;
+        let mut dropout = Dropout::new(&self.rules);
         let q = self.q_row(b, h, span.q0 + i);
         let mut out = with_capacity(span.keys)?;
-        for j in 0..span.keys {
+        for j in self.rules.reach(span, i) {
             let at = [b, h, span.q0 + i, span.k0 + j];
-            let distance = j as i64 - i as i64 - shift;
-            let visible = left.is_none_or(|l| distance >= -l)
-                && right.is_none_or(|r| distance <= r)
-                && self.mask.as_ref().is_none_or(|m| m.get(at) != 0);
-            if !visible {
+            if mask.as_ref().is_some_and(|m| m.get(at) == 0) {
                 continue;
             }
-            let (mut s, mut slope) = (self.p.factor(size.d) * dot(q, self.k_row(b, h, at[3])), 1.0);
-            if self.p.softcap > 0.0 {
-                let t = (s / self.p.softcap).tanh();
-                (s, slope) = (self.p.softcap * t, 1.0 - t * t);
+            let (mut s, mut slope) = (p.factor(size.d) * dot(q, self.k_row(b, h, at[3])), 1.0);
+            if p.softcap > 0.0 {
+                let t = (s / p.softcap).tanh();
+                (s, slope) = (p.softcap * t, 1.0 - t * t);
             }
-            s += self.bias.as_ref().map_or(0.0, |b| b.get(at));
-            let mut factor = 1.0;
-            if self.p.dropout > 0.0 {
-                let element = ((b * size.heads + h) * size.lq + at[2]) * size.lk + at[3];
-                let kept = words.unit(DType::F32, element) < keep;
-                factor = if kept && self.p.dropout < 1.0 { 1.0 / (1.0 - self.p.dropout) } else { 0.0 };
-            }
+            s += bias.as_ref().map_or(0.0, |b| b.get(at));
+            let element = ((b * size.heads + h) * size.lq + at[2]) * size.lk + at[3];
+            let factor = if p.dropout > 0.0 { dropout.factor(element) } else { 1.0 };
             out.try_push(Score { j, s, slope, factor })?;
         }
         Ok(out)
@@ -146,14 +177,15 @@ fn log_sum(scores: &[Score]) -> f64 {
 }
 
 impl CpuBackend {
-    fn attention_call<'a>(
+    /// `bias`: how the values of the bias are read.
+    fn attention_rules<'a, T: Copy>(
         &self,
         op: &'static str,
         p: &Attention<'a>,
         size: AttentionSize,
-        [q, k, v]: [View<'_>; 3],
         m: &AttentionMask<'_>,
-    ) -> Result<Call<'a>> {
+        bias: impl Fn(View<'_>) -> Result<Vec<T>>,
+    ) -> Result<Rules<'a, T>> {
         let dense = |keys: usize| [Span { q0: 0, lq: size.lq, k0: 0, lk: size.lk, keys }].try_to_vec();
         let mut spans = repeated(size.outer, dense(size.lk)?)?;
         if let Some(l) = m.key_lengths {
@@ -185,24 +217,33 @@ impl CpuBackend {
                 self.flag_index_error(op);
             }
         }
-        Ok(Call {
+        Ok(Rules {
             p: *p,
             size,
-            q: gather_f64(op, q)?,
-            k: gather_f64(op, k)?,
-            v: gather_f64(op, v)?,
-            bias: m.bias.map(|b| Ok(Repeated::new(gather_f64(op, b)?, &b))).transpose()?,
+            bias: m.bias.map(|b| Ok(Repeated::new(bias(b)?, &b))).transpose()?,
             mask: m.mask.map(|b| Ok(Repeated::new(gather(op, b)?, &b))).transpose()?,
             spans,
             words: Words::new(op, &p.rng)?,
         })
     }
+
+    fn attention_call<'a>(
+        &self,
+        op: &'static str,
+        p: &Attention<'a>,
+        size: AttentionSize,
+        [q, k, v]: [View<'_>; 3],
+        m: &AttentionMask<'_>,
+    ) -> Result<Call<'a>> {
+        let rules = self.attention_rules(op, p, size, m, |b| gather_f64(op, b))?;
+        Ok(Call { rules, q: gather_f64(op, q)?, k: gather_f64(op, k)?, v: gather_f64(op, v)? })
+    }
 }
 
 /// Chunks of a vector, also where they are empty.
-fn chunks(v: &mut [f64], n: usize, count: usize) -> Result<Vec<&mut [f64]>> {
+fn chunks<T>(v: &mut [T], n: usize, count: usize) -> Result<Vec<&mut [T]>> {
     if n == 0 {
-        return (0..count).map(|_| &mut [] as &mut [f64]).try_vec();
+        return (0..count).map(|_| &mut [] as &mut [T]).try_vec();
     }
     v.chunks_mut(n).try_vec()
 }
@@ -212,6 +253,10 @@ impl AttentionOps for CpuBackend {
         const OP: &str = "attention";
         let size = check_attention(p, &io)?;
         let _timed = self.count("attention");
+        let whole = io.p.is_some().then_some("the softmax itself is computed in f64");
+        if self.in_f32(OP, io.q.dtype(), whole)? {
+            return self.attention_in_f32(p, size, io);
+        }
         let c = self.attention_call(OP, p, size, [io.q, io.k, io.v], &io.mask)?;
         let AttentionSize { heads, lq, lk, dv, outer, .. } = size;
         let n = outer * heads;
@@ -227,7 +272,7 @@ impl AttentionOps for CpuBackend {
             .try_vec()?;
         work.par_iter_mut().try_for_each(|(at, ((o, lse), probs))| {
             let (b, h) = (*at / heads, *at % heads);
-            for span in &c.spans[b] {
+            for span in &c.rules.spans[b] {
                 for i in 0..span.lq {
                     let scores = c.scores(b, h, i, span)?;
                     let (l, row) = (log_sum(&scores), span.q0 + i);
@@ -255,20 +300,24 @@ impl AttentionOps for CpuBackend {
         const OP: &str = "attention_bwd";
         let size = check_attention_bwd(p, &io)?;
         let _timed = self.count("attention_bwd");
+        let bias = io.dbias.is_some().then_some("the gradient of a bias is computed in f64");
+        if self.in_f32(OP, io.q.dtype(), bias)? {
+            return self.attention_bwd_in_f32(p, size, io);
+        }
         let c = self.attention_call(OP, p, size, [io.q, io.k, io.v], &io.mask)?;
         let (dout, o, lse) = (gather_f64(OP, io.dout)?, gather_f64(OP, io.o)?, gather_f64(OP, io.lse)?);
         let AttentionSize { heads, kv_heads, lq, lk, d, dv, outer, .. } = size;
         let (group, n) = (heads.checked_div(kv_heads).unwrap_or(0), outer * kv_heads);
         let (mut dq, mut dk) = (filled(outer * heads * lq * d, 0.0)?, filled(n * lk * d, 0.0)?);
         let mut dvs = filled(n * lk * dv, 0.0)?;
-        let mut dbias = filled(c.bias.as_ref().map_or(0, |b| b.values.len()), 0.0)?;
+        let mut dbias = filled(c.rules.bias.as_ref().map_or(0, |b| b.values.len()), 0.0)?;
         // The gradients of a key head and of its query heads; those of the bias where they are wanted.
         let one =
             |at: usize, dq: &mut [f64], dk: &mut [f64], dvs: &mut [f64], dbias: &mut [f64]| -> Result<()> {
                 let (b, factor) = (at / kv_heads, p.factor(d));
                 for g in 0..group {
                     let h = at % kv_heads * group + g;
-                    for span in &c.spans[b] {
+                    for span in &c.rules.spans[b] {
                         for i in 0..span.lq {
                             let row = (b * heads + h) * lq + span.q0 + i;
                             let (up, base) = (&dout[row * dv..(row + 1) * dv], lse[row]);
@@ -283,7 +332,7 @@ impl AttentionOps for CpuBackend {
                                 }
                                 add(&mut dvs[j * dv..(j + 1) * dv], e * x.factor, up);
                                 let ds = e * (x.factor * dot(up, c.v_row(b, h, j)) - delta);
-                                if let (Some(bias), false) = (&c.bias, dbias.is_empty()) {
+                                if let (Some(bias), false) = (&c.rules.bias, dbias.is_empty()) {
                                     dbias[bias.place([b, h, span.q0 + i, j])] += ds;
                                 }
                                 let ds = ds * x.slope * factor;

@@ -6,14 +6,17 @@
 
 pub(in crate::cpu) mod activation;
 pub(in crate::cpu) mod math;
+pub(in crate::cpu) mod row;
 
 use std::ops::{Add, Mul};
 
 use half::{bf16, f16};
+use rayon::prelude::*;
 
 use crate::buffer::{GradMut, View};
-use crate::cpu::values::{Values, change};
-use crate::cpu::{CpuBackend, HostElement};
+use crate::cpu::scratch::*;
+use crate::cpu::values::{CHUNK, Values, change};
+use crate::cpu::{CpuBackend, HostElement, store, write, wrong_storage};
 use crate::device::Caps;
 use crate::dtype::DType;
 use crate::engine::plan::{Choices, Problem, Reason, Variant};
@@ -112,8 +115,15 @@ macro_rules! with_narrow {
 pub(in crate::cpu) use with_narrow;
 
 /// The operations that have a variant `vectorized`.
-pub(in crate::cpu) const OPERATIONS: &[&str] =
-    &["activation", "activation_bwd", "binary", "optimizer_step", "unary"];
+pub(in crate::cpu) const OPERATIONS: &[&str] = &[
+    "activation",
+    "activation_bwd",
+    "attention",
+    "attention_bwd",
+    "binary",
+    "optimizer_step",
+    "unary",
+];
 
 /// Names of the variants: loops over f32, and what the kernels are compared with.
 const VECTORIZED: &str = "vectorized";
@@ -233,6 +243,51 @@ fn change_in_f32<T: Narrow>(
             T::change(y, &mut room, |y| add(y, more));
         }
     })
+}
+
+/// A view's elements in row-major order as f32: in place where they lie so, else a copy. `others` as for [`Values::new`].
+pub(in crate::cpu) fn values<'a>(op: &'static str, v: View<'a>, others: &[u64]) -> Result<Values<'a, f32>> {
+    if v.dtype() == DType::F32 {
+        return Values::new(op, v, others);
+    }
+    with_narrow!(v.dtype(), T => {
+        let x = Values::<T>::new(op, v, others)?;
+        Ok(Values::Copied(match x.len() < 2 * CHUNK {
+            true => TryVec::try_vec(x.iter().map(|x| x.widen()))?,
+            false => TryParVec::try_vec(x.par_iter().with_min_len(CHUNK).map(|x| x.widen()))?,
+        }))
+    })
+}
+
+/// Lets `f` write every element of a result, or what is added to it, as f32 in row-major order: in place where they lie so.
+pub(in crate::cpu) fn fill(
+    op: &'static str,
+    out: &GradMut<'_>,
+    f: impl FnOnce(&mut [f32]) -> Result<()>,
+) -> Result<()> {
+    let (v, l) = (&out.out, out.out.layout());
+    if v.dtype() == DType::F32 && !out.accumulate && l.is_contiguous() {
+        let mut guard = write(op, v)?;
+        let all = f32::slice_mut(&mut guard).and_then(|s| s.get_mut(l.offset()..l.offset() + l.numel()));
+        return f(all.ok_or_else(|| wrong_storage(op, DType::F32))?);
+    }
+    let mut all = filled(l.numel(), 0.0)?;
+    f(&mut all)?;
+    put(op, out, &all)
+}
+
+/// Stores or adds row-major values.
+pub(in crate::cpu) fn put(op: &'static str, out: &GradMut<'_>, data: &[f32]) -> Result<()> {
+    if out.out.dtype() == DType::F32 && !out.accumulate {
+        return store(op, &out.out, data);
+    }
+    with_narrow!(out.out.dtype(), T => change::<T>(op, &out.out, |at, y| {
+        let both = y.iter_mut().zip(&data[at..]);
+        match out.accumulate {
+            false => both.for_each(|(y, x)| *y = T::narrow(*x)),
+            true => both.for_each(|(y, x)| *y = T::narrow(y.widen() + x)),
+        }
+    }))
 }
 
 /// y += x

@@ -1,0 +1,70 @@
+//! Sums and maxima of slices of f32 in interleaved accumulators, which the compiler keeps in vector registers: in a single chain each step would wait
+//! for the one before. For use inside [`vectorized`](super::vectorized).
+
+/// Accumulators.
+const LANES: usize = 32;
+/// Elements whose sum is taken in f32; the sums of such blocks are added in f64.
+const BLOCK: usize = 1024;
+
+/// The sum of f over elements of two slices of one length, at most [`BLOCK`].
+#[inline(always)]
+fn block_sum(a: &[f32], b: &[f32], f: &impl Fn(f32, f32) -> f32) -> f32 {
+    let (a, b) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let rest: f32 = a.remainder().iter().zip(b.remainder()).map(|(a, b)| f(*a, *b)).sum();
+    let mut sums = [0.0; LANES];
+    for (a, b) in a.zip(b) {
+        sums.iter_mut().zip(a.iter().zip(b)).for_each(|(s, (a, b))| *s += f(*a, *b));
+    }
+    sums.iter().sum::<f32>() + rest
+}
+
+/// The sum of f over elements of two slices of one length.
+#[inline(always)]
+pub(in crate::cpu) fn sum_of(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> f64 {
+    let blocks = a.chunks(BLOCK).zip(b.chunks(BLOCK));
+    blocks.map(|(a, b)| f64::from(block_sum(a, b, &f))).sum()
+}
+
+/// The sum of elements.
+#[inline(always)]
+pub(in crate::cpu) fn sum(x: &[f32]) -> f64 {
+    sum_of(x, x, |x, _| x)
+}
+
+/// The sum of products.
+#[inline(always)]
+pub(in crate::cpu) fn dot(a: &[f32], b: &[f32]) -> f64 {
+    sum_of(a, b, |a, b| a * b)
+}
+
+/// The largest element that is not NaN; -inf for none.
+#[inline(always)]
+pub(in crate::cpu) fn max(x: &[f32]) -> f32 {
+    let larger = |m: f32, x: f32| if x > m { x } else { m };
+    let x = x.chunks_exact(LANES);
+    let rest = x.remainder().iter().fold(f32::NEG_INFINITY, |m, x| larger(m, *x));
+    let mut most = [f32::NEG_INFINITY; LANES];
+    for x in x {
+        most.iter_mut().zip(x).for_each(|(m, x)| *m = larger(*m, *x));
+    }
+    most.into_iter().fold(rest, larger)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_and_maxima_of_any_length() {
+        for n in [0, 1, 31, 32, 100, 1023, 1024, 5000] {
+            let x: Vec<f32> = (0..n).map(|i| ((i * 37) % 101) as f32 - 50.0).collect();
+            let exact: f64 = x.iter().map(|&x| f64::from(x)).sum();
+            assert_eq!((sum(&x), max(&x)), (exact, x.iter().copied().fold(f32::NEG_INFINITY, f32::max)));
+            assert_eq!(dot(&x, &x), x.iter().map(|&x| f64::from(x * x)).sum::<f64>());
+        }
+        let mut x = [1.0; 70];
+        (x[3], x[69], x[40]) = (f32::NAN, f32::NAN, 2.0);
+        assert!(sum(&x).is_nan());
+        assert_eq!(max(&x), 2.0);
+    }
+}
