@@ -112,7 +112,18 @@ macro_rules! with_narrow {
 pub(in crate::cpu) use with_narrow;
 
 /// The operations that have a variant `vectorized`.
-pub(in crate::cpu) const OPERATIONS: &[&str] = &["activation", "activation_bwd", "binary", "unary"];
+pub(in crate::cpu) const OPERATIONS: &[&str] = &[
+    "activation",
+    "activation_bwd",
+    "binary",
+    "conv",
+    "conv_bwd",
+    "conv_transpose",
+    "conv_transpose_bwd",
+    "rnn",
+    "rnn_bwd",
+    "unary",
+];
 
 /// Names of the variants: loops over f32, and what the kernels are compared with.
 const VECTORIZED: &str = "vectorized";
@@ -213,7 +224,7 @@ pub(in crate::cpu) fn map2(
 }
 
 /// Lets `f` write parts of at most [`ROOM`] elements, of which it gets the number of the first; they are stored or added.
-fn change_in_f32<T: Narrow>(
+pub(in crate::cpu) fn change_in_f32<T: Narrow>(
     op: &'static str,
     out: &GradMut<'_>,
     f: impl Fn(usize, &mut [f32]) + Sync,
