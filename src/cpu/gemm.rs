@@ -376,7 +376,7 @@ fn gradient<T: Real>(
 const SUMMED: usize = 64;
 
 /// Sums of the columns of a row-major matrix.
-fn column_sums<T: Real>(x: &[T], cols: usize) -> Result<Vec<f64>> {
+pub(in crate::cpu) fn column_sums<T: Float>(x: &[T], cols: usize) -> Result<Vec<f64>> {
     let mut sums = filled(cols, 0.0)?;
     if cols == 0 {
         return Ok(sums);

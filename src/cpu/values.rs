@@ -60,17 +60,44 @@ pub(in crate::cpu) fn change<T: HostElement>(
     v: &ViewMut<'_>,
     f: impl Fn(usize, &mut [T]) + Sync,
 ) -> Result<()> {
+    change_all(op, v, |all| {
+        in_parts(all, f);
+        Ok(())
+    })
+}
+
+/// Changes a view's elements in row-major order: `f` gets all of them, in place where they lie so, else a copy.
+pub(in crate::cpu) fn change_all<T: HostElement>(
+    op: &'static str,
+    v: &ViewMut<'_>,
+    f: impl FnOnce(&mut [T]) -> Result<()>,
+) -> Result<()> {
     let l = v.layout();
     if !l.is_contiguous() {
         let mut all = gather::<T>(op, v.as_view())?;
-        in_parts(&mut all, f);
+        f(&mut all)?;
         return store(op, v, &all);
     }
     let mut guard = write(op, v)?;
     let range = l.offset()..l.offset() + l.numel();
     let all = T::slice_mut(&mut guard).and_then(|s| s.get_mut(range));
-    in_parts(all.ok_or_else(|| wrong_storage(op, v.dtype()))?, f);
-    Ok(())
+    f(all.ok_or_else(|| wrong_storage(op, v.dtype()))?)
+}
+
+/// Operands that are read at a time, while the blocks `written` are locked: those that share a block are copied.
+pub(in crate::cpu) fn operands<'a, T: HostElement, const N: usize>(
+    op: &'static str,
+    views: [Option<View<'a>>; N],
+    written: &[Option<u64>],
+) -> Result<[Option<Values<'a, T>>; N]> {
+    let blocks = views.map(|v| v.map(|v| v.block().id()));
+    let mut out = [(); N].map(|_| None);
+    for (i, (to, v)) in out.iter_mut().zip(views).enumerate() {
+        let Some(v) = v else { continue };
+        let alone = !written.contains(&blocks[i]) && (0..N).all(|j| j == i || blocks[j] != blocks[i]);
+        *to = Some(if alone { Values::new(op, v, &[])? } else { Values::Copied(gather(op, v)?) });
+    }
+    Ok(out)
 }
 
 /// out = f(x), or out += f(x); of one dtype and shape.

@@ -1,14 +1,18 @@
 //! Convolution on the CPU: plain loops over the definition in f64; columns and the `gemm` crate for everything else.
 
 pub(super) mod causal;
+mod definition;
 pub(super) mod deformable;
+mod vectorized;
 
 use rayon::prelude::*;
 
+use self::definition::{forward64, input_grad64, weight_grad64};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::activation;
 use crate::cpu::scratch::*;
 use crate::cpu::values::{CHUNK, change};
+use crate::cpu::vector::with_narrow;
 use crate::cpu::{CpuBackend, HostElement, gather, gather_f64, store_grad, with_dtype, wrong_storage};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -50,66 +54,6 @@ impl ConvShape {
 /// Coordinates of a box in row-major order.
 pub(in crate::cpu) fn cells([d, h, w]: [usize; 3]) -> impl Iterator<Item = [usize; 3]> {
     (0..d).flat_map(move |a| (0..h).flat_map(move |b| (0..w).map(move |c| [a, b, c])))
-}
-
-/// y = conv(x, w) by definition.
-fn forward64(s: &ConvShape, x: &[f64], w: &[f64]) -> Result<Vec<f64>> {
-    let (plane, out, taps, cig) = (s.in_plane(), s.out_plane(), s.taps(), s.cig());
-    let mut y = filled(s.n * s.co * out, 0.0)?;
-    y.par_chunks_mut(out.max(1)).enumerate().for_each(|(i, y)| {
-        let (n, o) = (i / s.co, i % s.co);
-        for c in 0..cig {
-            let x = &x[(n * s.ci + o / s.cog() * cig + c) * plane..][..plane];
-            for (t, k) in cells(s.kernel).enumerate() {
-                let w = w[(o * cig + c) * taps + t];
-                for r in s.runs(k) {
-                    let x = x[r.at..].iter().step_by(s.stride[2]);
-                    y[r.out..r.out + r.len].iter_mut().zip(x).for_each(|(y, x)| *y += w * x);
-                }
-            }
-        }
-    });
-    Ok(y)
-}
-
-/// dx of conv by definition: every product goes where its input came from.
-fn input_grad64(s: &ConvShape, dy: &[f64], w: &[f64]) -> Result<Vec<f64>> {
-    let (plane, out, taps, cig, cog) = (s.in_plane(), s.out_plane(), s.taps(), s.cig(), s.cog());
-    let mut dx = filled(s.n * s.ci * plane, 0.0)?;
-    dx.par_chunks_mut(plane.max(1)).enumerate().for_each(|(i, dx)| {
-        let (n, c) = (i / s.ci, i % s.ci);
-        for o in c / cig * cog..(c / cig + 1) * cog {
-            let dy = &dy[(n * s.co + o) * out..][..out];
-            for (t, k) in cells(s.kernel).enumerate() {
-                let w = w[(o * cig + c % cig) * taps + t];
-                for r in s.runs(k) {
-                    let dx = dx[r.at..].iter_mut().step_by(s.stride[2]);
-                    dx.zip(&dy[r.out..r.out + r.len]).for_each(|(dx, dy)| *dx += w * dy);
-                }
-            }
-        }
-    });
-    Ok(dx)
-}
-
-/// dw of conv by definition.
-fn weight_grad64(s: &ConvShape, x: &[f64], dy: &[f64]) -> Result<Vec<f64>> {
-    let (plane, out, taps, cig) = (s.in_plane(), s.out_plane(), s.taps(), s.cig());
-    let mut dw = filled(s.co * cig * taps, 0.0)?;
-    dw.par_chunks_mut(taps.max(1)).enumerate().for_each(|(i, dw)| {
-        let (o, c) = (i / cig, i % cig);
-        for n in 0..s.n {
-            let x = &x[(n * s.ci + o / s.cog() * cig + c) * plane..][..plane];
-            let dy = &dy[(n * s.co + o) * out..][..out];
-            for (dw, k) in dw.iter_mut().zip(cells(s.kernel)) {
-                for r in s.runs(k) {
-                    let x = x[r.at..].iter().step_by(s.stride[2]);
-                    *dw += dy[r.out..r.out + r.len].iter().zip(x).map(|(dy, x)| dy * x).sum::<f64>();
-                }
-            }
-        }
-    });
-    Ok(dw)
 }
 
 /// The runs of all elements of the window; neighbours that go on where the other ends are one.
@@ -407,6 +351,10 @@ impl CpuBackend {
         let s = check_conv(op, way, p, &io)?;
         // Forward, a transposed convolution is the input gradient of a convolution.
         let step = if way == Direction::Conv { Step::Forward } else { Step::Input };
+        let _timed = self.count(op);
+        if self.in_f32(op, io.x.dtype(), vectorized::why_not(Some(&s), io.z.is_some()))? {
+            return with_narrow!(io.x.dtype(), T => self.conv_in_f32::<T>(op, step, &s, p.act, io));
+        }
         match io.x.dtype() {
             DType::F32 => self.conv_forward_in::<f32>(op, step, &s, p.act, io),
             _ => self.conv_forward_in::<f64>(op, step, &s, p.act, io),
@@ -415,6 +363,10 @@ impl CpuBackend {
 
     fn conv_backward(&self, op: &'static str, way: Direction, p: &Conv, io: ConvBwd<'_>) -> Result<()> {
         let shape = check_conv_bwd(op, way, p, &io)?;
+        let _timed = self.count(op);
+        if self.in_f32(op, io.dy.dtype(), vectorized::why_not(shape.as_ref(), false))? {
+            return with_narrow!(io.dy.dtype(), T => self.conv_bwd_in_f32::<T>(op, way, p.act, shape, io));
+        }
         match io.dy.dtype() {
             DType::F32 => self.conv_backward_in::<f32>(op, way, p, shape, io),
             _ => self.conv_backward_in::<f64>(op, way, p, shape, io),
@@ -429,7 +381,6 @@ impl CpuBackend {
         act: Activation,
         io: ConvIo<'_>,
     ) -> Result<()> {
-        let _timed = self.count(op);
         let narrow = io.x.dtype() != DType::F64;
         let y = T::product(step, op, s, narrow, &T::values(op, io.x)?, &T::values(op, io.w)?)?;
         finish(op, act, y, &io)
@@ -443,7 +394,6 @@ impl CpuBackend {
         shape: Option<ConvShape>,
         io: ConvBwd<'_>,
     ) -> Result<()> {
-        let _timed = self.count(op);
         let dz: Vec<T> = slope(op, p.act, io.dy, io.saved)?;
         if let Some(g) = &io.dresidual {
             give(op, g, &dz)?;

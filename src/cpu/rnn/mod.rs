@@ -1,8 +1,10 @@
 //! Recurrent networks on the CPU, in f64; states, and gradients of gates, pass through the storage type.
 
 pub(super) mod conv;
+mod vectorized;
 
 use crate::cpu::scratch::*;
+use crate::cpu::vector::with_narrow;
 use crate::cpu::*;
 use crate::matmul::{Place, product};
 use crate::ops::gemm::Precision;
@@ -124,6 +126,9 @@ impl RnnOps for CpuBackend {
         const OP: &str = "rnn";
         let s = check_rnn(cell, p, &io)?;
         let _timed = self.count("rnn");
+        if self.in_f32(OP, io.x.dtype(), vectorized::why_not(&s))? {
+            return with_narrow!(io.x.dtype(), T => self.rnn_in_f32::<T>(cell, p, s, io));
+        }
         let (dt, h, rows, n) = (io.x.dtype(), s.hidden, s.gates * s.hidden, s.batch * s.hidden);
         let w = io.weights;
         let (w_ih, w_hh) = (gather_f64(OP, w.w_ih)?, gather_f64(OP, w.w_hh)?);
@@ -312,6 +317,9 @@ impl RnnBackwardOps for CpuBackend {
         const OP: &str = "rnn_bwd";
         let s = check_rnn_bwd(cell, p, &io)?;
         let _timed = self.count("rnn_bwd");
+        if self.in_f32(OP, io.x.dtype(), vectorized::why_not(&s))? {
+            return with_narrow!(io.x.dtype(), T => self.rnn_bwd_in_f32::<T>(cell, p, s, io));
+        }
         let (dt, h, rows, n) = (io.x.dtype(), s.hidden, s.gates * s.hidden, s.batch * s.hidden);
         let count = s.steps * s.batch;
         let (w_ih, w_hh) = (gather_f64(OP, io.weights.w_ih)?, gather_f64(OP, io.weights.w_hh)?);

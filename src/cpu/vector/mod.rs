@@ -121,7 +121,13 @@ pub(in crate::cpu) const OPERATIONS: &[&str] = &[
     "attention",
     "attention_bwd",
     "binary",
+    "conv",
+    "conv_bwd",
+    "conv_transpose",
+    "conv_transpose_bwd",
     "optimizer_step",
+    "rnn",
+    "rnn_bwd",
     "unary",
 ];
 
@@ -224,7 +230,7 @@ pub(in crate::cpu) fn map2(
 }
 
 /// Lets `f` write parts of at most [`ROOM`] elements, of which it gets the number of the first; they are stored or added.
-fn change_in_f32<T: Narrow>(
+pub(in crate::cpu) fn change_in_f32<T: Narrow>(
     op: &'static str,
     out: &GradMut<'_>,
     f: impl Fn(usize, &mut [f32]) + Sync,

@@ -1,0 +1,363 @@
+//! Convolution in f32: windows of several images, or a part of those of one image, are the columns of one product. Operands are read and results
+//! written in place.
+
+mod run;
+
+pub(super) use self::run::why_not;
+
+use std::borrow::Cow;
+
+use rayon::prelude::*;
+
+use super::{Run, all_runs, packed, turned};
+use crate::cpu::scratch::*;
+use crate::cpu::vector::{Narrow, vectorized};
+use crate::cpu::wrong_storage;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::matmul::{Place, product};
+use crate::ops::conv::ConvShape;
+
+/// Windows of a product.
+const WINDOWS: usize = 512;
+/// Groups of images from which on each has a thread to itself; fewer share the threads of each step.
+const MANY: usize = 4;
+/// Multiplications below which one thread is faster than several.
+const SMALL: usize = 48 * 48 * 256;
+
+/// A convolution as products.
+pub(super) struct Plan<'a> {
+    pub(super) s: &'a ConvShape,
+    op: &'static str,
+    /// The elements of the window that lie in the input for some window, by number, with their runs.
+    taps: Vec<(usize, Vec<Run>)>,
+    /// Images that are computed together.
+    images: usize,
+}
+
+/// Windows whose columns are made together: those of some images, or a part of those of one.
+#[derive(Clone, Copy)]
+struct Block {
+    image: usize,
+    count: usize,
+    first: usize,
+    windows: usize,
+}
+
+impl Block {
+    fn width(&self) -> usize {
+        self.count * self.windows
+    }
+}
+
+/// Room for a block's work.
+#[derive(Default)]
+struct Room {
+    /// Columns [channels * taps, windows].
+    columns: Vec<f32>,
+    /// Output channels of several images side by side [channels, windows].
+    tile: Vec<f32>,
+    /// 16-bit results as f32.
+    wide: Vec<f32>,
+}
+
+impl<'a> Plan<'a> {
+    pub(super) fn new(op: &'static str, s: &'a ConvShape) -> Result<Self> {
+        let mut taps = all_runs(s)?.into_iter().enumerate().try_vec()?;
+        if taps.iter().any(|(_, runs)| !runs.is_empty()) {
+            taps.retain(|(_, runs)| !runs.is_empty());
+        }
+        Ok(Plan { s, op, taps, images: (WINDOWS / s.out_plane()).clamp(1, s.n) })
+    }
+
+    /// Rows of the columns.
+    fn depth(&self) -> usize {
+        self.s.cig() * self.taps.len()
+    }
+
+    /// Whether the columns of an image are the image.
+    fn is_pointwise(&self) -> bool {
+        let (from, to) = (self.s.in_plane(), self.s.out_plane());
+        let whole = |runs: &[Run]| matches!(runs, [r] if r.at == 0 && r.len == from && r.len == to);
+        self.s.taps() == 1 && self.taps.iter().all(|(_, runs)| whole(runs))
+    }
+
+    /// The weights of the taps that are read.
+    fn weights<'w>(&self, w: &'w [f32]) -> Result<Cow<'w, [f32]>> {
+        if self.taps.len() == self.s.taps() {
+            return Ok(w.into());
+        }
+        let all = w.chunks(self.s.taps()).flat_map(|w| self.taps.iter().map(|(t, _)| w[*t]));
+        let mut some = with_capacity(self.s.co * self.depth())?;
+        some.try_extend(all)?;
+        Ok(some.into())
+    }
+
+    /// The blocks of a group of images.
+    fn blocks(&self, image: usize) -> impl Iterator<Item = Block> + use<> {
+        let (count, all) = (self.images.min(self.s.n - image), self.s.out_plane());
+        let step = if count > 1 { all } else { WINDOWS };
+        let from = (0..all).step_by(step);
+        from.map(move |first| Block { image, count, first, windows: step.min(all - first) })
+    }
+
+    /// Fills the columns of a block of a group of channels; `alone`: whether threads may share the work.
+    fn columns(&self, b: Block, group: usize, x: &[f32], col: &mut [f32], alone: bool) {
+        let (s, plane) = (self.s, self.s.in_plane());
+        let fill = |(row, col): (usize, &mut [f32])| {
+            let (c, runs) = (row / self.taps.len(), &self.taps[row % self.taps.len()].1);
+            for (i, col) in col.chunks_mut(b.windows).enumerate() {
+                let channel = (b.image + i) * s.ci + group * s.cig() + c;
+                self.column(b, runs, &x[channel * plane..][..plane], col);
+            }
+        };
+        match alone {
+            true => col.par_chunks_mut(b.width()).with_min_len(16).enumerate().for_each(fill),
+            false => col.chunks_mut(b.width()).enumerate().for_each(fill),
+        }
+    }
+
+    /// What one element of the block's windows reads of a plane; 0 beyond it.
+    fn column(&self, b: Block, runs: &[Run], x: &[f32], col: &mut [f32]) {
+        let (step, mut done) = (self.s.stride[2], 0);
+        for (to, at) in parts(b, runs, step) {
+            col[done..to.start].fill(0.0);
+            done = to.end;
+            let (to, from) = (&mut col[to], &x[at..]);
+            match step {
+                1 if to.len() >= 16 => to.copy_from_slice(&from[..to.len()]),
+                1 => to.iter_mut().zip(from).for_each(|(c, x)| *c = *x),
+                _ => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(c, x)| *c = *x),
+            }
+        }
+        col[done..].fill(0.0);
+    }
+
+    /// Adds columns of a block to the places that they were read from, in the group's planes of the images of `x`.
+    fn fold(&self, b: Block, group: usize, col: &[f32], x: &mut [f32], alone: bool) {
+        let (s, plane) = (self.s, self.s.in_plane());
+        if alone && s.groups == 1 {
+            let planes = x.par_chunks_mut(plane).with_min_len(8).enumerate();
+            planes.for_each(|(i, x)| self.fold_plane(b, [i / s.ci, i % s.ci], col, x));
+            return;
+        }
+        vectorized(|| {
+            for (i, x) in x.chunks_mut(s.ci * plane).enumerate() {
+                let planes = x[group * s.cig() * plane..][..s.cig() * plane].chunks_mut(plane);
+                planes.enumerate().for_each(|(c, x)| self.fold_plane(b, [i, c], col, x));
+            }
+        });
+    }
+
+    /// The same for one image of the block and one channel of the group.
+    #[inline]
+    fn fold_plane(&self, b: Block, [image, c]: [usize; 2], col: &[f32], x: &mut [f32]) {
+        let rows = col.chunks(b.width()).skip(c * self.taps.len());
+        for ((_, runs), row) in self.taps.iter().zip(rows) {
+            let row = &row[image * b.windows..][..b.windows];
+            for (from, at) in parts(b, runs, self.s.stride[2]) {
+                let (to, from) = (&mut x[at..], &row[from]);
+                match self.s.stride[2] {
+                    1 => to.iter_mut().zip(from).for_each(|(x, c)| *x += c),
+                    step => to.iter_mut().step_by(step).zip(from).for_each(|(x, c)| *x += c),
+                }
+            }
+        }
+    }
+
+    /// The group's channels of a tensor like y, as a matrix [channels, windows of the block]: in place for one image, else a copy.
+    fn side_by_side<'t>(
+        &self,
+        b: Block,
+        group: usize,
+        y: &'t [f32],
+        tile: &'t mut [f32],
+    ) -> (&'t [f32], Place) {
+        let (s, plane, m) = (self.s, self.s.out_plane(), self.s.cog());
+        let channel = |i: usize| ((b.image + i) * s.co + group * m) * plane;
+        if b.count == 1 {
+            return (y, Place { at: channel(0) + b.first, rows: plane, cols: 1 });
+        }
+        for (o, row) in tile.chunks_mut(b.width()).enumerate() {
+            for (i, to) in row.chunks_mut(plane).enumerate() {
+                to.copy_from_slice(&y[channel(i) + o * plane..][..plane]);
+            }
+        }
+        (tile, packed(0, b.width()))
+    }
+
+    fn product(
+        &self,
+        size: (usize, usize, usize),
+        a: (&[f32], Place),
+        b: (&[f32], Place),
+        beta: f32,
+        y: (&mut [f32], Place),
+        alone: bool,
+    ) -> Result<()> {
+        let threads = alone && size.0 * size.1 * size.2 >= SMALL;
+        if product(size, 1.0, a, b, beta, y, threads) {
+            Ok(())
+        } else {
+            Err(wrong_storage(self.op, DType::F32))
+        }
+    }
+
+    /// Calls `f` with each group of images of `out`, its first image, room for its work, and whether threads may share that.
+    fn each_group<T: Narrow>(
+        &self,
+        out: &mut [T],
+        rows: usize,
+        f: impl Fn(usize, &mut [f32], &mut Room, bool) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let n = self.images * out.len() / self.s.n;
+        let width =
+            if self.images > 1 { self.images * self.s.out_plane() } else { WINDOWS.min(self.s.out_plane()) };
+        let room = || -> Result<Room> {
+            Ok(Room {
+                columns: filled(self.depth() * width, 0.0)?,
+                tile: filled(if self.images > 1 { rows * width } else { 0 }, 0.0)?,
+                wide: filled(if T::DTYPE == DType::F32 { 0 } else { n }, 0.0)?,
+            })
+        };
+        let one = |room: &mut Room, i: usize, out: &mut [T], alone: bool| {
+            let (mut wide, mut done) = (std::mem::take(&mut room.wide), Ok(()));
+            T::change(out, &mut wide, |out| done = f(i * self.images, out, room, alone));
+            room.wide = wide;
+            done
+        };
+        if self.s.n.div_ceil(self.images) < MANY {
+            let mut room = room()?;
+            return out.chunks_mut(n).enumerate().try_for_each(|(i, out)| one(&mut room, i, out, true));
+        }
+        let groups = out.par_chunks_mut(n).enumerate().map_init(room, |room, (i, out)| match room {
+            Ok(room) => one(room, i, out, false),
+            Err(e) => Err(e.clone()),
+        });
+        groups.try_for_each(|r| r)
+    }
+
+    /// y = conv(x, w), or y += conv(x, w); then `finish` gets the images of each group and the number of the first one.
+    pub(super) fn forward<T: Narrow>(
+        &self,
+        (x, w): (&[f32], &[f32]),
+        y: &mut [T],
+        accumulate: bool,
+        finish: impl Fn(usize, &mut [f32]) + Sync,
+    ) -> Result<()> {
+        let (s, plane, m, k) = (self.s, self.s.out_plane(), self.s.cog(), self.depth());
+        let (w, beta) = (self.weights(w)?, if accumulate { 1.0 } else { 0.0 });
+        self.each_group(y, m, |image, y, room, alone| {
+            for (b, g) in self.blocks(image).flat_map(|b| (0..s.groups).map(move |g| (b, g))) {
+                let (width, a) = (b.width(), (&*w, packed(g * m * k, k)));
+                let col = match self.is_pointwise() && b.count == 1 {
+                    true => (
+                        x,
+                        Place { at: (image * s.ci + g * s.cig()) * plane + b.first, rows: plane, cols: 1 },
+                    ),
+                    false => {
+                        let col = &mut room.columns[..k * width];
+                        self.columns(b, g, x, col, alone);
+                        (&*col, packed(0, width))
+                    }
+                };
+                if b.count == 1 {
+                    let to = Place { at: g * m * plane + b.first, rows: plane, cols: 1 };
+                    self.product((m, width, k), a, col, beta, (y, to), alone)?;
+                    continue;
+                }
+                let tile = &mut room.tile[..m * width];
+                self.product((m, width, k), a, col, 0.0, (tile, packed(0, width)), alone)?;
+                for (i, y) in y.chunks_mut(s.co * plane).enumerate() {
+                    for (o, to) in y[g * m * plane..][..m * plane].chunks_mut(plane).enumerate() {
+                        let from = &tile[o * width + i * plane..][..plane];
+                        match accumulate {
+                            false => to.copy_from_slice(from),
+                            true => to.iter_mut().zip(from).for_each(|(y, t)| *y += t),
+                        }
+                    }
+                }
+            }
+            finish(image, y);
+            Ok(())
+        })
+    }
+
+    /// dx = adjoint of conv on dy, or added to it; then `finish` as in [`Plan::forward`].
+    pub(super) fn input_grad<T: Narrow>(
+        &self,
+        (dy, w): (&[f32], &[f32]),
+        dx: &mut [T],
+        accumulate: bool,
+        finish: impl Fn(usize, &mut [f32]) + Sync,
+    ) -> Result<()> {
+        let (s, m, k) = (self.s, self.s.cog(), self.depth());
+        let w = self.weights(w)?;
+        self.each_group(dx, m, |image, dx, room, alone| {
+            if !accumulate {
+                dx.fill(0.0);
+            }
+            for (b, g) in self.blocks(image).flat_map(|b| (0..s.groups).map(move |g| (b, g))) {
+                let (width, a) = (b.width(), (&*w, turned(g * m * k, k)));
+                let tile = &mut room.tile[..if b.count > 1 { m * width } else { 0 }];
+                let dy = self.side_by_side(b, g, dy, tile);
+                if self.is_pointwise() && b.count == 1 {
+                    let plane = s.in_plane();
+                    let to = Place { at: g * s.cig() * plane + b.first, rows: plane, cols: 1 };
+                    self.product((k, width, m), a, dy, 1.0, (dx, to), alone)?;
+                    continue;
+                }
+                let col = &mut room.columns[..k * width];
+                self.product((k, width, m), a, dy, 0.0, (col, packed(0, width)), alone)?;
+                self.fold(b, g, col, dx, alone);
+            }
+            finish(image, dx);
+            Ok(())
+        })
+    }
+
+    /// dw [co, ci / groups, taps] of conv: sums over all windows, block by block.
+    pub(super) fn weight_grad(&self, x: &[f32], dy: &[f32]) -> Result<Vec<f32>> {
+        let (s, m, k) = (self.s, self.s.cog(), self.depth());
+        let all = self.images.max(1) * s.out_plane();
+        let width = if self.images > 1 { all } else { WINDOWS.min(all) };
+        let (mut col, mut tile) = (filled(k * width, 0.0)?, filled(m * width, 0.0)?);
+        let mut dw = filled(s.co * k, 0.0)?;
+        let groups = (0..s.n).step_by(self.images);
+        for b in groups.flat_map(|image| self.blocks(image)) {
+            for g in 0..s.groups {
+                let (width, to) = (b.width(), packed(g * m * k, k));
+                let dy = self.side_by_side(b, g, dy, &mut tile[..m * width]);
+                let col = match self.is_pointwise() && b.count == 1 {
+                    true => {
+                        let at = (b.image * s.ci + g * s.cig()) * s.in_plane() + b.first;
+                        (x, Place { at, rows: 1, cols: s.in_plane() })
+                    }
+                    false => {
+                        self.columns(b, g, x, &mut col[..k * width], true);
+                        (&*col, turned(0, width))
+                    }
+                };
+                self.product((m, k, width), dy, col, 1.0, (&mut dw, to), true)?;
+            }
+        }
+        if self.taps.len() == s.taps() {
+            return Ok(dw);
+        }
+        let mut full = filled(s.co * s.cig() * s.taps(), 0.0)?;
+        for (full, dw) in full.chunks_mut(s.taps()).zip(dw.chunks(self.taps.len())) {
+            self.taps.iter().zip(dw).for_each(|((t, _), dw)| full[*t] = *dw);
+        }
+        Ok(full)
+    }
+}
+
+/// The parts of runs that a block's windows have: windows counted from its first one, and the place that the first of them reads.
+fn parts(b: Block, runs: &[Run], step: usize) -> impl Iterator<Item = (std::ops::Range<usize>, usize)> + '_ {
+    let end = b.first + b.windows;
+    let some = runs.iter().skip_while(move |r| r.out + r.len <= b.first).take_while(move |r| r.out < end);
+    some.map(move |r| {
+        let (from, to) = (r.out.max(b.first), (r.out + r.len).min(end));
+        (from - b.first..to - b.first, r.at + (from - r.out) * step)
+    })
+}
