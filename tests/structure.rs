@@ -29,7 +29,7 @@ fn folders_are_named_by_family() {
         ("kernels/common", &["prelude"][..]),
         ("src/ops", &["mod", "check", "io_struct"]),
         ("src/engine/ops", &["mod"]),
-        ("src/cpu", &["mod", "scratch", "special", "tape", "values"]),
+        ("src/cpu", &["mod", "scratch", "special", "tape", "values", "vector"]),
         ("src/spec/kernels", &["mod"]),
         ("src/spec", &["mod", "kernels", "prototype", "user"]),
         ("parity-tests/src/cases", &["mod", "golden_absent", "pending"]),

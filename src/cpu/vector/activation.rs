@@ -1,6 +1,6 @@
 //! Activations and their derivatives in f32, in place on slices. Those that training rarely meets are computed element by element in f64.
 
-use super::math::{exp, normal_cdf, normal_pdf, sigmoid, softplus, tanh};
+use super::math::{exp, normal_cdf, normal_pdf, sigmoid, sigmoid_and_slope, softplus, tanh};
 use super::vectorized;
 use crate::cpu::activation as reference;
 use crate::ops::activation::Activation;
@@ -56,25 +56,20 @@ pub(in crate::cpu) fn differentiate(act: Activation, d: &mut [f32], x: &[f32]) {
             let slope = slope as f32;
             each_pair(d, x, |d, x| if x > 0.0 { d } else { slope * d });
         }
-        Activation::Sigmoid => each_pair(d, x, |d, x| {
-            let y = sigmoid(x);
-            d * y * (1.0 - y)
-        }),
-        Activation::Tanh => each_pair(d, x, |d, x| {
-            let y = tanh(x);
-            d * (1.0 - y * y)
-        }),
+        Activation::Sigmoid => each_pair(d, x, |d, x| d * sigmoid_and_slope(x).1),
+        // tanh x = 2 sigmoid(2 x) - 1
+        Activation::Tanh => each_pair(d, x, |d, x| d * 4.0 * sigmoid_and_slope(2.0 * x).1),
         Activation::Gelu => each_pair(d, x, |d, x| d * (normal_cdf(x) + gated(x, normal_pdf(x)))),
         Activation::GeluTanh => each_pair(d, x, |d, x| {
-            let g = sigmoid(2.0 * GELU_C * (x + GELU_CUBIC * x * x * x));
+            let (g, slope) = sigmoid_and_slope(2.0 * GELU_C * (x + GELU_CUBIC * x * x * x));
             let inner = x * 2.0 * GELU_C * (1.0 + 3.0 * GELU_CUBIC * x * x);
-            d * (g + gated(inner, g * (1.0 - g)))
+            d * (g + gated(inner, slope))
         }),
         Activation::Swish { beta } => {
             let beta = beta as f32;
             each_pair(d, x, |d, x| {
-                let s = sigmoid(beta * x);
-                d * (s + gated(beta * x, s * (1.0 - s)))
+                let (s, slope) = sigmoid_and_slope(beta * x);
+                d * (s + gated(beta * x, slope))
             });
         }
         Activation::Elu { alpha } => {

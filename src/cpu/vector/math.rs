@@ -96,6 +96,14 @@ pub(in crate::cpu) fn sigmoid(x: f32) -> f32 {
     select(x < 0.0, e, 1.0) / (1.0 + e)
 }
 
+/// [`sigmoid`] and its derivative, which keeps its digits where the function is near 1.
+#[inline(always)]
+pub(in crate::cpu) fn sigmoid_and_slope(x: f32) -> (f32, f32) {
+    let e = exp(-x.abs());
+    let q = 1.0 / (1.0 + e);
+    (select(x < 0.0, e, 1.0) * q, e * q * q)
+}
+
 /// ln(1 + e^x)
 #[inline(always)]
 pub(in crate::cpu) fn softplus(x: f32) -> f32 {

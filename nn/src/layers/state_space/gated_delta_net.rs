@@ -4,7 +4,7 @@ use trefoil::ops::gemm::Precision;
 use trefoil::ops::random::{Distribution, Rng};
 
 use super::{ShortConv, sequences, step_bias};
-use crate::core::error::Result;
+use crate::core::error::{NnError, Result};
 use crate::core::tensor::Tensor;
 use crate::layers::spatial::positive;
 use crate::layers::{Dense, RmsNorm};
@@ -77,11 +77,11 @@ impl Projection {
 
 impl Parts {
     fn new(cx: &InitContext, s: Sizes) -> Result<Self> {
-        let dense = |from: usize, to: usize| Ok::<_, crate::NnError>(Dense::new(cx, from, to)?.no_bias());
+        let dense = |from: usize, to: usize| Ok::<_, NnError>(Dense::new(cx, from, to)?.no_bias());
         let [keys, values] = s.head.map(|n| n.saturating_mul(s.heads));
         let projection = |to: usize, names: [&'static str; 2]| {
             let (proj, conv) = (dense(s.width, to)?, ShortConv::new(cx, to, s.kernel, false)?);
-            Ok::<_, crate::NnError>(Projection { proj, conv, names })
+            Ok::<_, NnError>(Projection { proj, conv, names })
         };
         let rng = Rng::new(cx.seed()).at(cx.next_stream(), 0);
         let rates = Distribution::Uniform { lo: 1e-3, hi: 16.0 };

@@ -3,7 +3,7 @@
 use trefoil::ops::gemm::Precision;
 
 use super::{ShortConv, sequences, step_bias};
-use crate::core::error::Result;
+use crate::core::error::{NnError, Result};
 use crate::core::tensor::Tensor;
 use crate::functional::SelectiveScanOptions;
 use crate::layers::Dense;
@@ -62,7 +62,7 @@ struct Parts {
 impl Parts {
     fn new(cx: &InitContext, s: MambaSizes) -> Result<Self> {
         let (inner, rank, n) = (s.inner(), s.rank(), s.states);
-        let dense = |from: usize, to: usize| Ok::<_, crate::NnError>(Dense::new(cx, from, to)?.no_bias());
+        let dense = |from: usize, to: usize| Ok::<_, NnError>(Dense::new(cx, from, to)?.no_bias());
         let rates = Tensor::arange(cx.device(), cx.param_dtype(), 1.0, 1.0, n)?.ln()?;
         let a_log = rates.expand(&[inner, n])?.contiguous()?;
         let dt_proj = Dense::new(cx, rank, inner)?;
