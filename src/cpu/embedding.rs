@@ -1,7 +1,11 @@
-//! Embedding on the CPU.
+//! Embedding on the CPU. The reference of its gradient is in f64.
+
+use rayon::prelude::*;
 
 use crate::cpu::scratch::*;
 use crate::cpu::shape::put;
+use crate::cpu::values::Values;
+use crate::cpu::vector::{self, fill};
 use crate::cpu::*;
 use crate::ops::embedding::*;
 
@@ -21,6 +25,46 @@ impl CpuBackend {
     }
 }
 
+/// Parts of a table whose rows are summed at a time; each looks at all ids.
+const PARTS: usize = 16;
+
+/// The gradient of a table in f32: rows of dy added in the order of their ids.
+fn add_rows(
+    op: &'static str,
+    p: &EmbeddingGrad,
+    padding: Option<usize>,
+    found: &[Option<usize>],
+    dy: View<'_>,
+    dtable: &GradMut<'_>,
+) -> Result<()> {
+    let (rows, width) = (dtable.out.shape()[0], dtable.out.shape()[1]);
+    if rows * width == 0 {
+        return Ok(());
+    }
+    let dy = vector::values(op, dy, &[dtable.out.block().id()])?;
+    let mut counts = filled(rows, 0usize)?;
+    found.iter().flatten().for_each(|r| counts[*r] += 1);
+    let part = rows.div_ceil(PARTS);
+    fill(op, dtable, |all| {
+        all.par_chunks_mut(part * width).enumerate().for_each(|(i, table)| {
+            let here = i * part..(i + 1) * part;
+            table.fill(0.0);
+            for (dy, row) in dy.chunks_exact(width).zip(found) {
+                let Some(row) = row.filter(|r| here.contains(r) && Some(*r) != padding) else { continue };
+                vector::add(&mut table[(row - here.start) * width..][..width], dy);
+            }
+            if p.scale_grad_by_freq {
+                for (row, n) in
+                    table.chunks_exact_mut(width).zip(&counts[here.start..]).filter(|(_, n)| **n > 1)
+                {
+                    row.iter_mut().for_each(|s| *s /= *n as f32);
+                }
+            }
+        });
+        Ok(())
+    })
+}
+
 impl EmbeddingOps for CpuBackend {
     fn embedding(
         &self,
@@ -35,7 +79,7 @@ impl EmbeddingOps for CpuBackend {
         let (rows, width) = (table.shape()[0], table.shape()[1]);
         let found = self.lookup(OP, ids, rows)?;
         with_dtype!(table.dtype(), T => {
-            let from = gather::<T>(OP, table)?;
+            let from = Values::<T>::new(OP, table, &[y.block().id()])?;
             let mut to = filled(found.len() * width, T::default())?;
             for (row, id) in to.chunks_mut(width.max(1)).zip(&found) {
                 if let Some(id) = id {
@@ -85,6 +129,9 @@ impl EmbeddingOps for CpuBackend {
         let _timed = self.count("embedding_bwd");
         let (rows, width) = (dtable.out.shape()[0], dtable.out.shape()[1]);
         let found = self.lookup(OP, ids, rows)?;
+        if self.in_f32(OP, dy.dtype(), None)? {
+            return add_rows(OP, p, padding, &found, dy, &dtable);
+        }
         let g = gather_f64(OP, dy)?;
         let (mut sums, mut counts) = (filled(rows * width, 0.0)?, filled(rows, 0usize)?);
         for (i, row) in found.iter().enumerate() {

@@ -9,7 +9,7 @@ use super::{Dropout, Rules, Span, chunks};
 use crate::buffer::{HostData, View};
 use crate::cpu::scratch::*;
 use crate::cpu::vector::math::{exp, ln, tanh};
-use crate::cpu::vector::{self, Narrow, row, vectorized, with_narrow};
+use crate::cpu::vector::{self, Narrow, row, simd, with_narrow};
 use crate::cpu::{CpuBackend, HostElement, gather, read, wrong_storage};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -167,11 +167,11 @@ impl Rules<'_, f32> {
         add_product(op, (part.rows.len(), n, d), factor, (q, false), (k, true), (s, 0.0))?;
         if self.p.softcap > 0.0 {
             let cap = self.p.softcap as f32;
-            vectorized(|| s.iter_mut().for_each(|s| *s = tanh(*s / cap)));
+            simd!(s.iter_mut().for_each(|s| *s = tanh(*s / cap)));
             if let Some(slopes) = slopes {
-                vectorized(|| slopes.iter_mut().zip(&*s).for_each(|(d, s)| *d = 1.0 - s * s));
+                simd!(slopes.iter_mut().zip(&*s).for_each(|(d, s)| *d = 1.0 - s * s));
             }
-            vectorized(|| s.iter_mut().for_each(|s| *s *= cap));
+            simd!(s.iter_mut().for_each(|s| *s *= cap));
         }
         for (s, i) in s.chunks_exact_mut(n).zip(part.rows.clone()) {
             let at = [part.head[0], part.head[1], part.span.q0 + i, part.span.k0 + keys.start];
@@ -208,7 +208,7 @@ impl Rules<'_, f32> {
 
 /// y = y * x
 fn multiply(y: &mut [f32], x: &[f32]) {
-    vectorized(|| y.iter_mut().zip(x).for_each(|(y, x)| *y *= x));
+    simd!(y.iter_mut().zip(x).for_each(|(y, x)| *y *= x));
 }
 
 /// Running maxima and sums of e^(s - maximum) of the rows of a tile.
@@ -224,7 +224,7 @@ impl Sums {
 
     /// Scores of further keys, `n` in a row, become e^(s - maximum); what was summed before is taken relative to the new maximum.
     fn update(&mut self, s: &mut [f32], n: usize, o: &mut [f32], dv: usize) {
-        vectorized(|| {
+        simd!({
             for (i, s) in s.chunks_exact_mut(n).enumerate() {
                 let (old, here) = (self.top[i], row::max(s));
                 let top = if here > old { here } else { old };
@@ -325,7 +325,7 @@ impl<T: Narrow> Operands<'_, T> {
         let dout = up.dout.rows(part.head, part.queries(), &mut room.up)?;
         let o = up.o.rows(part.head, part.queries(), &mut room.o)?;
         let mut delta = [0.0f32; QUERIES];
-        vectorized(|| {
+        simd!({
             let both = dout.chunks_exact(dv.max(1)).zip(o.chunks_exact(dv.max(1)));
             delta.iter_mut().zip(both).for_each(|(x, (a, b))| *x = row::dot(a, b) as f32);
         });
@@ -366,7 +366,7 @@ impl<T: Narrow> Operands<'_, T> {
 
 /// Scores become P = e^(s - LSE), and the gradients of P those of the scores: P (dP - delta).
 fn score_gradients(p: &mut [f32], ds: &mut [f32], n: usize, lse: &[f32], delta: &[f32]) {
-    vectorized(|| {
+    simd!({
         let rows = p.chunks_exact_mut(n).zip(ds.chunks_exact_mut(n)).zip(lse.iter().zip(delta));
         for ((p, ds), (&lse, &delta)) in rows {
             // A query that sees nothing has no gradient.

@@ -4,6 +4,7 @@ pub(super) mod batch;
 pub(super) mod rows;
 pub(super) mod sequence;
 pub(super) mod stft;
+mod vectorized;
 
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::scratch::*;
@@ -134,6 +135,22 @@ fn item_weights(
     w.into_iter().zip(m).map(|(w, m)| (m != 0).then_some(w)).try_vec()
 }
 
+/// Stores items, their sum, or that divided by `den`.
+fn store_items(
+    op: &'static str,
+    reduction: Reduction,
+    loss: &ViewMut<'_>,
+    items: &[f64],
+    den: f64,
+) -> Result<()> {
+    let sum: f64 = items.iter().sum();
+    match reduction {
+        Reduction::None => store_f64(op, loss, items),
+        Reduction::Sum => store_f64(op, loss, &[sum]),
+        Reduction::Mean => store_f64(op, loss, &[sum / den]),
+    }
+}
+
 /// Class ids, or `None` for probabilities.
 pub(in crate::cpu) fn class_ids(op: &'static str, target: View<'_>) -> Result<Option<Vec<i64>>> {
     Ok(match target.dtype() {
@@ -236,13 +253,7 @@ impl LossOps for CpuBackend {
             .zip(&w)
             .map(|((&p, &t), w)| w.map_or(0.0, |w| w * value(kind, p, t)))
             .try_vec()?;
-        let sum: f64 = items.iter().sum();
-        let count = denominator(kind, &w);
-        match reduction {
-            Reduction::None => store_f64(OP, &io.loss, &items),
-            Reduction::Sum => store_f64(OP, &io.loss, &[sum]),
-            Reduction::Mean => store_f64(OP, &io.loss, &[sum / count]),
-        }
+        store_items(OP, reduction, &io.loss, &items, denominator(kind, &w))
     }
 
     fn loss_bwd(&self, kind: Loss, reduction: Reduction, io: LossBwd<'_>) -> Result<()> {
@@ -308,6 +319,9 @@ impl LossOps for CpuBackend {
         const OP: &str = "cross_entropy";
         let xs = check_cross_entropy(p, &io)?;
         let _timed = self.count("cross_entropy");
+        if self.in_f32(OP, io.x.dtype(), vectorized::without(&xs))? {
+            return self.cross_entropy_in_f32(p, &xs, io);
+        }
         let w = class_weights(OP, io.weight, xs.c)?;
         let all = positions(OP, p, &xs, io.x, io.target, &w, || self.flag_index_error(OP))?;
         let items: Vec<f64> = all.iter().map(Position::loss).try_vec()?;
@@ -318,18 +332,16 @@ impl LossOps for CpuBackend {
         if let Some(d) = &io.den {
             store_f64(OP, d, &[den])?;
         }
-        let sum: f64 = items.iter().sum();
-        match p.reduction {
-            Reduction::None => store_f64(OP, &io.loss, &items),
-            Reduction::Sum => store_f64(OP, &io.loss, &[sum]),
-            Reduction::Mean => store_f64(OP, &io.loss, &[sum / den]),
-        }
+        store_items(OP, p.reduction, &io.loss, &items, den)
     }
 
     fn cross_entropy_bwd(&self, p: &CrossEntropy, io: CrossEntropyBwd<'_>) -> Result<()> {
         const OP: &str = "cross_entropy_bwd";
         let xs = check_cross_entropy_bwd(p, &io)?;
         let _timed = self.count("cross_entropy_bwd");
+        if self.in_f32(OP, io.x.dtype(), vectorized::without(&xs))? {
+            return self.cross_entropy_bwd_in_f32(p, &xs, io);
+        }
         let w = class_weights(OP, io.weight, xs.c)?;
         let all = positions(OP, p, &xs, io.x, io.target, &w, || self.flag_index_error(OP))?;
         let (gy, lse) = (gather_f64(OP, io.gy)?, gather_f64(OP, io.lse)?);

@@ -1,5 +1,7 @@
 //! Normalization on the CPU: one definition for rows, groups and channels, which differ in who shares statistics and parameters.
 
+mod vectorized;
+
 use std::iter::StepBy;
 use std::ops::Range;
 
@@ -173,26 +175,46 @@ impl Affine {
     }
 }
 
-/// act((x - mean) * rstd * gamma + beta + late)
-fn forward(
-    at: Places,
-    mut x: Vec<f64>,
-    stats: (&[f64], &[f64]),
-    affine: &Affine,
-    late: Option<&[f64]>,
-) -> Vec<f64> {
+/// Mean and variance per set.
+type Moments = (Vec<f64>, Vec<f64>);
+
+/// Operands of a forward call besides the parameters.
+struct Forward<'a> {
+    x: View<'a>,
+    /// Added to x, the result stored where wanted.
+    residual: Option<View<'a>>,
+    sum: Option<ViewMut<'a>>,
+    /// Added before the activation.
+    late: Option<View<'a>>,
+    y: GradMut<'a>,
+    eps: f64,
+    /// Leave out the mean.
+    raw: bool,
+    /// Statistics that do not come from x.
+    given: Option<Moments>,
+}
+
+/// y = act((x - mean) * rstd * gamma + beta + late), and the statistics.
+fn forward(op: &'static str, at: Places, affine: &Affine, io: Forward<'_>) -> Result<Moments> {
+    let mut x = take_sum(op, io.x, io.residual, io.sum.as_ref())?;
+    let (mean, var) = match io.given {
+        Some(given) => given,
+        None => at.moments(&x, io.raw)?,
+    };
+    let (r, late) = (rstd(&var, io.eps)?, optional(op, io.late)?);
     at.each_run(&mut x, |q, x| {
         let (set, param) = at.of_run(q);
-        let (mean, rstd) = (stats.0[set], stats.1[set]);
+        let (mean, rstd) = (mean[set], r[set]);
         affine.each(param, x.len(), |j, a, b| x[j] = (x[j] - mean) * rstd * a + b);
-        if let Some(late) = late {
+        if let Some(late) = &late {
             x.iter_mut().zip(&late[at.part(q)]).for_each(|(x, r)| *x += r);
         }
         if affine.act != Activation::Identity {
             x.iter_mut().for_each(|x| *x = value(affine.act, *x));
         }
     });
-    x
+    store_f64(op, &io.y.out, &x)?;
+    Ok((mean, var))
 }
 
 /// Saved values of a gradient.
@@ -298,51 +320,79 @@ fn take_sum(
     Ok(x)
 }
 
-/// Group norm, and instance norm with its running statistics.
-fn groups(op: &'static str, p: &GroupNorm, [n, c, s]: [usize; 3], io: &GroupNormFwd<'_>) -> Result<()> {
-    let at = Places::Groups { n, c, s, cg: c / p.groups };
-    let x = take_sum(op, io.x, io.residual, io.sum.as_ref())?;
-    let (mean, var) = at.moments(&x, false)?;
-    let r = rstd(&var, p.eps)?;
-    store_optional(op, io.mean.as_ref(), &mean)?;
-    store_optional(op, io.rstd.as_ref(), &r)?;
-    if let (Some(running), true) = (&io.running, n > 0 && s > 0) {
-        let over_n = |v: &[f64], f: f64| -> Result<Vec<f64>> {
-            (0..c).map(|k| f * sum((0..n).map(|i| v[i * c + k])) / n as f64).try_vec()
-        };
-        let unbiased = s as f64 / (s as f64 - 1.0);
-        update_running(op, running, &over_n(&mean, 1.0)?, &over_n(&var, unbiased)?)?;
+impl CpuBackend {
+    /// A forward call in the arithmetic that is chosen for it.
+    fn norm(&self, op: &'static str, at: Places, affine: &Affine, io: Forward<'_>) -> Result<Moments> {
+        match self.in_f32(op, io.x.dtype(), None)? {
+            true => vectorized::forward(op, at, affine, io),
+            false => forward(op, at, affine, io),
+        }
     }
-    let (gamma, beta) = (optional(op, io.gamma)?, optional(op, io.beta)?);
-    let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
-    store_f64(op, &io.y, &forward(at, x, (&mean, &r), &affine, None))
+
+    fn norm_bwd(
+        &self,
+        op: &'static str,
+        at: Places,
+        affine: &Affine,
+        s: Saved<'_>,
+        out: Grads<'_>,
+    ) -> Result<()> {
+        match self.in_f32(op, s.x.dtype(), None)? {
+            true => vectorized::backward(op, at, affine, s, out),
+            false => backward(op, at, affine, s, out),
+        }
+    }
+
+    /// Group norm, and instance norm with its running statistics.
+    fn groups(
+        &self,
+        op: &'static str,
+        p: &GroupNorm,
+        [n, c, s]: [usize; 3],
+        io: GroupNormFwd<'_>,
+    ) -> Result<()> {
+        let at = Places::Groups { n, c, s, cg: c / p.groups };
+        let (gamma, beta) = (optional(op, io.gamma)?, optional(op, io.beta)?);
+        let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
+        let (x, residual, y) = (io.x, io.residual, io.y.into());
+        let all = Forward { x, residual, sum: io.sum, late: None, y, eps: p.eps, raw: false, given: None };
+        let (mean, var) = self.norm(op, at, &affine, all)?;
+        store_optional(op, io.mean.as_ref(), &mean)?;
+        store_optional(op, io.rstd.as_ref(), &rstd(&var, p.eps)?)?;
+        if let (Some(running), true) = (&io.running, n > 0 && s > 0) {
+            let over_n = |v: &[f64], f: f64| -> Result<Vec<f64>> {
+                (0..c).map(|k| f * sum((0..n).map(|i| v[i * c + k])) / n as f64).try_vec()
+            };
+            let unbiased = s as f64 / (s as f64 - 1.0);
+            update_running(op, running, &over_n(&mean, 1.0)?, &over_n(&var, unbiased)?)?;
+        }
+        Ok(())
+    }
 }
 
 impl NormOps for CpuBackend {
     fn row_norm(&self, p: &RowNorm, io: RowNormFwd<'_>) -> Result<()> {
         let (o, [rows, cols]) = check_row_norm(p, &io)?;
         let _timed = self.count("row_norm");
-        let at = Places::Rows { rows, cols };
-        let x = take_sum(o.op, io.x, io.residual, io.sum.as_ref())?;
-        let (mean, var) = at.moments(&x, p.rms)?;
-        let r = rstd(&var, p.eps)?;
-        store_optional(o.op, io.mean.as_ref(), &mean)?;
-        store_optional(o.op, io.rstd.as_ref(), &r)?;
         let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
         let affine = Affine { gamma, beta, offset: p.gamma_offset, act: p.act };
-        store_f64(o.op, &io.y, &forward(at, x, (&mean, &r), &affine, None))
+        let (x, residual, sum, y) = (io.x, io.residual, io.sum, io.y.into());
+        let all = Forward { x, residual, sum, late: None, y, eps: p.eps, raw: p.rms, given: None };
+        let (mean, var) = self.norm(o.op, Places::Rows { rows, cols }, &affine, all)?;
+        store_optional(o.op, io.mean.as_ref(), &mean)?;
+        store_optional(o.op, io.rstd.as_ref(), &rstd(&var, p.eps)?)
     }
 
     fn group_norm(&self, p: &GroupNorm, io: GroupNormFwd<'_>) -> Result<()> {
         let (o, shape) = check_group_norm(p, &io)?;
         let _timed = self.count("group_norm");
-        groups(o.op, p, shape, &io)
+        self.groups(o.op, p, shape, io)
     }
 
     fn instance_norm(&self, p: &InstanceNorm, io: GroupNormFwd<'_>) -> Result<()> {
         let (o, shape) = check_instance_norm(p, &io)?;
         let _timed = self.count("instance_norm");
-        groups(o.op, &p.groups(shape[1]), shape, &io)
+        self.groups(o.op, &p.groups(shape[1]), shape, io)
     }
 
     fn batch_norm(&self, p: &BatchNorm, io: BatchNormFwd<'_>) -> Result<()> {
@@ -350,26 +400,25 @@ impl NormOps for CpuBackend {
         let (o, [n, c, s]) = check_batch_norm(p, &io)?;
         let _timed = self.count("batch_norm");
         let at = Places::Channels { n, c, s };
-        let x = gather_f64(o.op, io.x)?;
-        let (mean, var) = match &io.stats {
-            BatchStats::Given { mean, var } => (gather_f64(o.op, *mean)?, gather_f64(o.op, *var)?),
-            BatchStats::Batch(running) => {
-                let (mean, var) = at.moments(&x, false)?;
-                if let (Some(r), true) = (running, n * s > 0) {
-                    let count = at.count();
-                    let unbiased: Vec<f64> = var.iter().map(|v| v * count / (count - 1.0)).try_vec()?;
-                    update_running(o.op, r, &mean, &unbiased)?;
-                }
-                (mean, var)
+        let (running, given) = match io.stats {
+            BatchStats::Given { mean, var } => {
+                (None, Some((gather_f64(o.op, mean)?, gather_f64(o.op, var)?)))
             }
+            BatchStats::Batch(running) => (running, None),
         };
-        let r = rstd(&var, p.eps)?;
-        store_optional(o.op, io.mean.as_ref(), &mean)?;
-        store_optional(o.op, io.rstd.as_ref(), &r)?;
         let (gamma, beta) = (optional(o.op, io.gamma)?, optional(o.op, io.beta)?);
         let affine = Affine { gamma, beta, offset: 0.0, act: p.act };
-        let late = optional(o.op, io.residual)?;
-        store_f64(o.op, &io.y, &forward(at, x, (&mean, &r), &affine, late.as_deref()))
+        let (x, late, y) = (io.x, io.residual, io.y.into());
+        let all = Forward { x, residual: None, sum: None, late, y, eps: p.eps, raw: false, given };
+        let (mean, var) = self.norm(o.op, at, &affine, all)?;
+        store_optional(o.op, io.mean.as_ref(), &mean)?;
+        store_optional(o.op, io.rstd.as_ref(), &rstd(&var, p.eps)?)?;
+        if let (Some(r), true) = (&running, n * s > 0) {
+            let count = at.count();
+            let unbiased: Vec<f64> = var.iter().map(|v| v * count / (count - 1.0)).try_vec()?;
+            update_running(o.op, r, &mean, &unbiased)?;
+        }
+        Ok(())
     }
 
     fn l2_normalize(&self, axis: usize, eps: f64, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -428,7 +477,7 @@ impl NormBackwardOps for CpuBackend {
             add: io.add,
             given: false,
         };
-        backward(o.op, Places::Rows { rows, cols }, &affine, saved, [io.dx, None, io.dgamma, io.dbeta])
+        self.norm_bwd(o.op, Places::Rows { rows, cols }, &affine, saved, [io.dx, None, io.dgamma, io.dbeta])
     }
 
     fn group_norm_bwd(&self, p: &GroupNorm, io: GroupNormBwd<'_>) -> Result<()> {
@@ -447,7 +496,7 @@ impl NormBackwardOps for CpuBackend {
             given: false,
         };
         let at = Places::Groups { n, c, s, cg: c / p.groups };
-        backward(o.op, at, &affine, saved, [io.dx, None, io.dgamma, io.dbeta])
+        self.norm_bwd(o.op, at, &affine, saved, [io.dx, None, io.dgamma, io.dbeta])
     }
 
     fn batch_norm_bwd(&self, p: &BatchNorm, io: BatchNormBwd<'_>) -> Result<()> {
@@ -467,6 +516,6 @@ impl NormBackwardOps for CpuBackend {
             given: !io.training,
         };
         let out = [io.dx, io.dresidual, io.dgamma, io.dbeta];
-        backward(o.op, Places::Channels { n, c, s }, &affine, saved, out)
+        self.norm_bwd(o.op, Places::Channels { n, c, s }, &affine, saved, out)
     }
 }

@@ -28,6 +28,17 @@ pub(in crate::cpu) fn vectorized<R>(f: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(f)
 }
 
+/// As [`vectorized`] for an expression, which is inlined whatever its size: the compiler leaves long closures as functions without these instructions.
+macro_rules! simd {
+    ($body:expr) => {
+        $crate::cpu::vector::vectorized(
+            #[inline(always)]
+            || $body,
+        )
+    };
+}
+pub(in crate::cpu) use simd;
+
 /// Arithmetic of f32 and f64.
 pub(in crate::cpu) trait Float: HostElement + Add<Output = Self> + Mul<Output = Self> {}
 impl Float for f32 {}
@@ -120,14 +131,31 @@ pub(in crate::cpu) const OPERATIONS: &[&str] = &[
     "activation_bwd",
     "attention",
     "attention_bwd",
+    "batch_norm",
+    "batch_norm_bwd",
     "binary",
     "conv",
     "conv_bwd",
     "conv_transpose",
     "conv_transpose_bwd",
+    "cross_entropy",
+    "cross_entropy_bwd",
+    "embedding_bwd",
+    "group_norm",
+    "group_norm_bwd",
+    "instance_norm",
+    "masked_softmax",
+    "masked_softmax_bwd",
+    "min_max",
     "optimizer_step",
+    "reduce",
     "rnn",
     "rnn_bwd",
+    "row_norm",
+    "row_norm_bwd",
+    "softmax",
+    "softmax_bwd",
+    "sum_to_shape",
     "unary",
 ];
 
@@ -294,6 +322,40 @@ pub(in crate::cpu) fn put(op: &'static str, out: &GradMut<'_>, data: &[f32]) -> 
             true => both.for_each(|(y, x)| *y = T::narrow(y.widen() + x)),
         }
     }))
+}
+
+/// Calls `f` with parts of whole rows of `cols` elements and the number of their first element.
+pub(in crate::cpu) fn row_parts(y: &mut [f32], cols: usize, f: impl Fn(usize, &mut [f32]) + Sync) {
+    let cols = cols.max(1);
+    let part = (CHUNK / cols).max(1) * cols;
+    y.par_chunks_mut(part).enumerate().for_each(|(i, y)| f(i * part, y));
+}
+
+/// Rows whose sums are taken in f32 before they are added in f64.
+const SUMMED: usize = 64;
+
+/// Sums of columns: `f` adds row `q` to its second argument, of which there are `cols`.
+pub(in crate::cpu) fn column_sums(
+    rows: usize,
+    cols: usize,
+    f: impl Fn(usize, &mut [f32]) + Sync,
+) -> Result<Vec<f64>> {
+    let block = |i: usize| -> Result<Vec<f32>> {
+        let mut sums = filled(cols, 0.0)?;
+        simd!({
+            for q in i * SUMMED..rows.min((i + 1) * SUMMED) {
+                f(q, &mut sums);
+            }
+        });
+        Ok(sums)
+    };
+    let blocks = (0..rows.div_ceil(SUMMED)).into_par_iter();
+    let blocks: Vec<_> = blocks.with_min_len((CHUNK / (SUMMED * cols.max(1))).max(1)).map(block).try_vec()?;
+    let mut all = filled(cols, 0.0)?;
+    for sums in blocks {
+        all.iter_mut().zip(sums?).for_each(|(a, s)| *a += f64::from(s));
+    }
+    Ok(all)
 }
 
 /// y += x

@@ -37,17 +37,22 @@ pub(in crate::cpu) fn dot(a: &[f32], b: &[f32]) -> f64 {
     sum_of(a, b, |a, b| a * b)
 }
 
+/// Elements combined by `f`, which does not depend on their order, beginning with `start`.
+#[inline(always)]
+pub(in crate::cpu) fn fold(x: &[f32], start: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
+    let x = x.chunks_exact(LANES);
+    let rest = x.remainder().iter().fold(start, |m, x| f(m, *x));
+    let mut all = [start; LANES];
+    for x in x {
+        all.iter_mut().zip(x).for_each(|(m, x)| *m = f(*m, *x));
+    }
+    all.into_iter().fold(rest, f)
+}
+
 /// The largest element that is not NaN; -inf for none.
 #[inline(always)]
 pub(in crate::cpu) fn max(x: &[f32]) -> f32 {
-    let larger = |m: f32, x: f32| if x > m { x } else { m };
-    let x = x.chunks_exact(LANES);
-    let rest = x.remainder().iter().fold(f32::NEG_INFINITY, |m, x| larger(m, *x));
-    let mut most = [f32::NEG_INFINITY; LANES];
-    for x in x {
-        most.iter_mut().zip(x).for_each(|(m, x)| *m = larger(*m, *x));
-    }
-    most.into_iter().fold(rest, larger)
+    fold(x, f32::NEG_INFINITY, |m, x| if x > m { x } else { m })
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
-//! Softmax and log-softmax along an axis, in f64.
+//! Softmax and log-softmax along an axis. The reference is in f64.
+
+mod vectorized;
 
 use crate::cpu::reduce::sum;
 use crate::cpu::scratch::*;
@@ -23,6 +25,9 @@ impl SoftmaxOps for CpuBackend {
     fn softmax(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let shape = check_softmax(axis, &x, &y)?;
         let _timed = self.count("softmax");
+        if self.in_f32("softmax", x.dtype(), None)? {
+            return vectorized::softmax("softmax", kind, shape, x, &y.into());
+        }
         let mut v = gather_f64("softmax", x)?;
         for_slices(shape, |at| {
             let m = at.iter().fold(f64::NEG_INFINITY, |m, &i| if m.is_nan() || m > v[i] { m } else { v[i] });
@@ -48,6 +53,9 @@ impl SoftmaxOps for CpuBackend {
         const OP: &str = "softmax_bwd";
         let shape = check_softmax_bwd(axis, &dy, &y, &dx)?;
         let _timed = self.count("softmax_bwd");
+        if self.in_f32(OP, y.dtype(), None)? {
+            return vectorized::softmax_bwd(OP, (kind, 1.0), shape, [dy, y], &dx);
+        }
         let (mut g, y) = (gather_f64(OP, dy)?, gather_f64(OP, y)?);
         for_slices(shape, |at| match kind {
             Softmax::Softmax => {
@@ -66,6 +74,9 @@ impl SoftmaxOps for CpuBackend {
         const OP: &str = "masked_softmax";
         let [_, cols] = check_masked_softmax(&x, mask.as_ref(), &y)?;
         let _timed = self.count("masked_softmax");
+        if self.in_f32(OP, x.dtype(), None)? {
+            return vectorized::masked_softmax(OP, scale, x, mask, &y.into());
+        }
         let mut v = gather_f64(OP, x)?;
         v.iter_mut().for_each(|x| *x *= scale);
         if let Some(m) = mask {
@@ -83,8 +94,11 @@ impl SoftmaxOps for CpuBackend {
 
     fn masked_softmax_bwd(&self, scale: f64, dy: View<'_>, y: View<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "masked_softmax_bwd";
-        let [_, cols] = check_masked_softmax_bwd(&dy, &y, &dx)?;
+        let [rows, cols] = check_masked_softmax_bwd(&dy, &y, &dx)?;
         let _timed = self.count("masked_softmax_bwd");
+        if self.in_f32(OP, y.dtype(), None)? {
+            return vectorized::softmax_bwd(OP, (Softmax::Softmax, scale), [rows, cols, 1], [dy, y], &dx);
+        }
         let (mut g, y) = (gather_f64(OP, dy)?, gather_f64(OP, y)?);
         for (g, y) in g.chunks_mut(cols.max(1)).zip(y.chunks(cols.max(1))) {
             let t = sum(g.iter().zip(y).map(|(g, y)| g * y));

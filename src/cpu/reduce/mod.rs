@@ -1,6 +1,9 @@
-//! Reductions along axes, in f64.
+//! Reductions along axes. The reference is in f64.
+
+mod vectorized;
 
 use crate::cpu::scratch::*;
+use crate::cpu::vector::{self, NO_F32};
 use crate::cpu::*;
 use crate::ops::check;
 use crate::ops::reduce::*;
@@ -198,6 +201,15 @@ impl CpuBackend {
         y: &ViewMut<'_>,
     ) -> Result<()> {
         let _timed = self.count(name);
+        if x.dtype().is_float() {
+            let plan = vectorized::Plan::new(op, x.shape(), axes);
+            if let (true, Some(plan)) =
+                (self.in_f32(name, x.dtype(), plan.is_none().then_some(NO_F32))?, plan)
+            {
+                let all = plan.run(&vector::values(name, x, &[])?)?;
+                return store_f64(name, y, &all);
+            }
+        }
         let g = groups(x.shape(), axes)?;
         let results = axes.keepdim.numel();
         if x.dtype().is_float() || matches!(op, Reduce::Any | Reduce::All) {
@@ -356,6 +368,12 @@ impl ReduceOps for CpuBackend {
     fn sum_to_shape(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         let a = check_sum_to_shape(&x, &y)?;
         let _timed = self.count("sum_to_shape");
+        let plan = vectorized::Plan::new(Reduce::Sum, x.shape(), &a);
+        let without = plan.is_none().then_some(NO_F32);
+        if let (true, Some(plan)) = (self.in_f32("sum_to_shape", x.dtype(), without)?, plan) {
+            let all = plan.run(&vector::values("sum_to_shape", x, &[])?)?;
+            return store_grad("sum_to_shape", &y, &all);
+        }
         let s = slices(&gather_f64("sum_to_shape", x)?, &groups(x.shape(), &a)?, a.keepdim.numel())?;
         let v: Vec<_> = s.into_iter().map(sum).try_vec()?;
         store_grad("sum_to_shape", &y, &v)
