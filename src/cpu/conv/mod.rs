@@ -352,7 +352,7 @@ impl CpuBackend {
         // Forward, a transposed convolution is the input gradient of a convolution.
         let step = if way == Direction::Conv { Step::Forward } else { Step::Input };
         let _timed = self.count(op);
-        if self.in_f32(op, io.x.dtype(), vectorized::why_not(Some(&s), io.z.is_some()))? {
+        if self.in_f32(op, io.x.dtype(), vectorized::why_not(Some(&s), io.z.as_ref()))? {
             return with_narrow!(io.x.dtype(), T => self.conv_in_f32::<T>(op, step, &s, p.act, io));
         }
         match io.x.dtype() {
@@ -364,7 +364,7 @@ impl CpuBackend {
     fn conv_backward(&self, op: &'static str, way: Direction, p: &Conv, io: ConvBwd<'_>) -> Result<()> {
         let shape = check_conv_bwd(op, way, p, &io)?;
         let _timed = self.count(op);
-        if self.in_f32(op, io.dy.dtype(), vectorized::why_not(shape.as_ref(), false))? {
+        if self.in_f32(op, io.dy.dtype(), vectorized::why_not(shape.as_ref(), None))? {
             return with_narrow!(io.dy.dtype(), T => self.conv_bwd_in_f32::<T>(op, way, p.act, shape, io));
         }
         match io.dy.dtype() {

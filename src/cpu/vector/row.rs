@@ -3,26 +3,26 @@
 
 /// Accumulators.
 const LANES: usize = 32;
-/// Elements whose sum is taken in f32; the sums of such blocks are added in f64.
+/// Elements that are added in f32, in [`LANES`] sums; those, what is left over, and the sums of blocks are added in f64.
 const BLOCK: usize = 1024;
 
 /// The sum of f over elements of two slices of one length, at most [`BLOCK`].
 #[inline(always)]
-fn block_sum(a: &[f32], b: &[f32], f: &impl Fn(f32, f32) -> f32) -> f32 {
+fn block_sum(a: &[f32], b: &[f32], f: &impl Fn(f32, f32) -> f32) -> f64 {
     let (a, b) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-    let rest: f32 = a.remainder().iter().zip(b.remainder()).map(|(a, b)| f(*a, *b)).sum();
+    let rest: f64 = a.remainder().iter().zip(b.remainder()).map(|(a, b)| f64::from(f(*a, *b))).sum();
     let mut sums = [0.0; LANES];
     for (a, b) in a.zip(b) {
         sums.iter_mut().zip(a.iter().zip(b)).for_each(|(s, (a, b))| *s += f(*a, *b));
     }
-    sums.iter().sum::<f32>() + rest
+    sums.iter().map(|s| f64::from(*s)).sum::<f64>() + rest
 }
 
 /// The sum of f over elements of two slices of one length.
 #[inline(always)]
 pub(in crate::cpu) fn sum_of(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> f64 {
     let blocks = a.chunks(BLOCK).zip(b.chunks(BLOCK));
-    blocks.map(|(a, b)| f64::from(block_sum(a, b, &f))).sum()
+    blocks.map(|(a, b)| block_sum(a, b, &f)).sum()
 }
 
 /// The sum of elements.

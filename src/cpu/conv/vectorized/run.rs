@@ -3,11 +3,11 @@
 use rayon::prelude::*;
 
 use super::Plan;
-use crate::buffer::View;
+use crate::buffer::{View, ViewMut};
 use crate::cpu::conv::Step;
 use crate::cpu::scratch::*;
-use crate::cpu::values::{CHUNK, Values, change_all, operands};
-use crate::cpu::vector::{Narrow, activation, change_in_f32, vectorized};
+use crate::cpu::values::{CHUNK, Values, change, change_all, operands};
+use crate::cpu::vector::{Narrow, ROOM, activation, change_in_f32, vectorized};
 use crate::cpu::{CpuBackend, store_grad};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -47,13 +47,13 @@ fn lane_sum(x: &[f32]) -> f64 {
 }
 
 /// Why a convolution is left to the reference.
-pub(in crate::cpu::conv) fn why_not(s: Option<&ConvShape>, before: bool) -> Option<&'static str> {
+pub(in crate::cpu::conv) fn why_not(s: Option<&ConvShape>, z: Option<&ViewMut<'_>>) -> Option<&'static str> {
     let empty = |s: &ConvShape| [s.n, s.ci, s.co, s.in_plane(), s.out_plane(), s.taps()].contains(&0);
     match s.is_some_and(empty) {
         true => Some("convolutions without elements are done by the reference"),
-        false => {
-            before.then_some("a second output, the value before the activation, is stored by the reference")
-        }
+        false => z.is_some_and(|z| z.dtype() != DType::F32).then_some(
+            "the value before the activation, as a second output of 16 bits, is stored by the reference",
+        ),
     }
 }
 
@@ -68,7 +68,8 @@ impl CpuBackend {
     ) -> Result<()> {
         let (scale, bias) = (vector::<T>(op, io.scale)?, vector::<T>(op, io.bias)?);
         let read = [Some(io.x), Some(io.w), io.residual];
-        let [x, w, residual] = operands::<T, 3>(op, read, &[Some(io.y.block().id())])?;
+        let written = [Some(io.y.block().id()), io.z.as_ref().map(|z| z.block().id())];
+        let [x, w, residual] = operands::<T, 3>(op, read, &written)?;
         let [mut of_x, mut of_w] = [Vec::new(), Vec::new()];
         let both = (wide(x.as_ref(), &mut of_x)?, wide(w.as_ref(), &mut of_w)?);
         let (channels, plane) = (io.y.shape()[1], io.y.shape()[2..].iter().product::<usize>());
@@ -86,12 +87,25 @@ impl CpuBackend {
                     }
                 });
             }
-            activation::activate(act, y);
+            // With a second output y holds the value before the activation first.
+            if io.z.is_none() {
+                activation::activate(act, y);
+            }
         };
         let plan = Plan::new(op, s)?;
         change_all::<T>(op, &io.y, |y| match step {
             Step::Forward => plan.forward(both, y, false, finish),
             _ => plan.input_grad(both, y, false, finish),
+        })?;
+        let Some(z) = &io.z else { return Ok(()) };
+        {
+            let y = Values::<T>::new(op, io.y.as_view(), &[z.block().id()])?;
+            change::<T>(op, z, |at, z| z.copy_from_slice(&y[at..at + z.len()]))?;
+        }
+        change::<T>(op, &io.y, |_, y| {
+            for y in y.chunks_mut(ROOM) {
+                T::change(y, &mut [0.0; ROOM], |y| activation::activate(act, y));
+            }
         })
     }
 
