@@ -28,7 +28,7 @@ pub(in crate::cpu) fn vectorized<R>(f: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(f)
 }
 
-/// As [`vectorized`] for an expression, which is inlined whatever its size: the compiler leaves long closures as functions without these instructions.
+/// As [`vectorized`], for an expression that is inlined whatever its size: long closures stay functions without these instructions.
 macro_rules! simd {
     ($body:expr) => {
         $crate::cpu::vector::vectorized(
