@@ -9,7 +9,7 @@ use crate::cpu::activation::{gradient, sigmoid, value};
 use crate::cpu::scratch::*;
 use crate::cpu::special::*;
 use crate::cpu::values::{Values, change, map1, map2};
-use crate::cpu::vector::{self, NO_F32, math, vectorized};
+use crate::cpu::vector::{self, NO_F32, math, simd};
 use crate::cpu::{
     CpuBackend, HostElement, gather, gather_f64, offsets, store, store_f64, store_grad, with_dtype,
 };
@@ -474,7 +474,7 @@ type VectorBinary = Box<dyn Fn(&[f32], &[f32], &mut [f32]) + Sync>;
 /// The functions with a loop of vector instructions.
 fn vector_unary(op: Unary) -> Option<VectorUnary> {
     fn each(f: impl Fn(f32) -> f32 + Sync + 'static) -> Option<VectorUnary> {
-        Some(Box::new(move |x, y| vectorized(|| y.iter_mut().zip(x).for_each(|(y, x)| *y = f(*x)))))
+        Some(Box::new(move |x, y| simd!(y.iter_mut().zip(x).for_each(|(y, x)| *y = f(*x)))))
     }
     match op {
         Unary::Neg => each(|x| -x),
@@ -485,9 +485,10 @@ fn vector_unary(op: Unary) -> Option<VectorUnary> {
         Unary::Rsqrt => each(|x| 1.0 / x.sqrt()),
         Unary::Square => each(|x| x * x),
         Unary::Reciprocal => each(|x| 1.0 / x),
-        Unary::Scale { c } => each(move |x| c as f32 * x),
-        Unary::AddScalar { c } => each(move |x| x + c as f32),
-        Unary::RsubScalar { c } => each(move |x| c as f32 - x),
+        // The constant keeps its digits.
+        Unary::Scale { c } => each(move |x| (c * f64::from(x)) as f32),
+        Unary::AddScalar { c } => each(move |x| (f64::from(x) + c) as f32),
+        Unary::RsubScalar { c } => each(move |x| (c - f64::from(x)) as f32),
         _ => None,
     }
 }
@@ -496,7 +497,7 @@ fn vector_unary(op: Unary) -> Option<VectorUnary> {
 fn vector_binary(op: Binary) -> Option<VectorBinary> {
     fn each(f: impl Fn(f32, f32) -> f32 + Sync + 'static) -> Option<VectorBinary> {
         Some(Box::new(move |a, b, y| {
-            vectorized(|| y.iter_mut().zip(a.iter().zip(b)).for_each(|(y, (a, b))| *y = f(*a, *b)));
+            simd!(y.iter_mut().zip(a.iter().zip(b)).for_each(|(y, (a, b))| *y = f(*a, *b)));
         }))
     }
     match op {

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use crate::buffer::{GradMut, HostData, View, ViewMut};
 use crate::cpu::activation;
 use crate::cpu::scratch::*;
-use crate::cpu::vector::{self, Float, vectorized};
+use crate::cpu::vector::{self, Float, simd};
 use crate::cpu::{
     CpuBackend, HostElement, gather, gather_f64, read, store_f64, store_grad, with_dtype, write,
     wrong_storage,
@@ -155,7 +155,7 @@ impl<T: Real> Epilogue<T> {
     fn apply(&self, e: Extents, y: &mut [T]) {
         each_row(y, e.n, |r, row| {
             let part = r * e.n..(r + 1) * e.n;
-            vectorized(|| {
+            simd!({
                 match &self.scale {
                     Some((v, GemmAxis::Row)) => row.iter_mut().for_each(|y| *y = *y * v[r % e.m]),
                     Some((v, _)) => row.iter_mut().zip(v).for_each(|(y, v)| *y = *y * *v),
@@ -375,15 +375,21 @@ fn gradient<T: Real>(
 /// Rows whose sums are taken in the arithmetic's type before they are added in f64.
 const SUMMED: usize = 64;
 
-/// Sums of the columns of a row-major matrix.
+/// Sums of the columns of a row-major matrix; those of few elements in f64.
 pub(in crate::cpu) fn column_sums<T: Float>(x: &[T], cols: usize) -> Result<Vec<f64>> {
     let mut sums = filled(cols, 0.0)?;
     if cols == 0 {
         return Ok(sums);
     }
+    if x.len() < vector::FEW {
+        for row in x.chunks_exact(cols) {
+            sums.iter_mut().zip(row).for_each(|(s, x)| *s += x.to_f64());
+        }
+        return Ok(sums);
+    }
     let part = |rows: &[T]| -> Result<Vec<T>> {
         let mut sums = filled(cols, T::default())?;
-        vectorized(|| {
+        simd!({
             for row in rows.chunks_exact(cols) {
                 sums.iter_mut().zip(row).for_each(|(s, x)| *s = *s + *x);
             }

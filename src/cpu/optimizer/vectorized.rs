@@ -1,7 +1,7 @@
 //! Steps of the common rules in f32: what f32 parameters with f32 states are updated with.
 
 use crate::cpu::optimizer::step::Factors;
-use crate::cpu::vector::vectorized;
+use crate::cpu::vector::simd;
 use crate::ops::optimizer::OptimRule;
 
 /// Whether [`update`] has the rule.
@@ -24,12 +24,12 @@ pub(super) fn update<const N: usize>(
     match *rule {
         OptimRule::Sgd { wd } => {
             let wd = wd as f32;
-            vectorized(|| w.iter_mut().zip(g).for_each(|(w, g)| *w -= lr * (scale * g + wd * *w)));
+            simd!(w.iter_mut().zip(g).for_each(|(w, g)| *w -= lr * (scale * g + wd * *w)));
         }
         OptimRule::Momentum { mu, damp, wd, nesterov } => {
             let [mu, fresh, wd] = [mu, 1.0 - damp, wd].map(|x| x as f32);
             let first = by.t == 1.0;
-            vectorized(|| {
+            simd!({
                 for ((w, g), m) in w.iter_mut().zip(g).zip(m) {
                     let g = scale * g + wd * *w;
                     *m = if first { g } else { mu * *m + fresh * g };
@@ -60,7 +60,7 @@ fn adam(
     let [c1, c2] = by.ratio_and_bias.1;
     let (rate, root) = ((by.lr / c1) as f32, (1.0 / c2.sqrt()) as f32);
     let [old1, new1, old2, new2, eps] = [b1, 1.0 - b1, b2, 1.0 - b2, eps].map(|x| x as f32);
-    vectorized(|| {
+    simd!({
         for (((w, m), v), g) in w.iter_mut().zip(m).zip(v).zip(g) {
             let (decayed, g) = decay(*w, *g);
             *m = old1 * *m + new1 * g;

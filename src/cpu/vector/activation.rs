@@ -1,12 +1,12 @@
 //! Activations and their derivatives in f32, in place on slices. Those that training rarely meets are computed element by element in f64.
 
 use super::math::{exp, normal_cdf, normal_pdf, sigmoid, sigmoid_and_slope, softplus, tanh};
-use super::vectorized;
+use super::simd;
 use crate::cpu::activation as reference;
 use crate::ops::activation::Activation;
 
 /// sqrt(2 / pi)
-const GELU_C: f32 = 0.797_884_56;
+const GELU_C: f32 = 0.797_884_6;
 const GELU_CUBIC: f32 = 0.044_715;
 
 /// x * gate, 0 where the gate is closed, even for an infinite x.
@@ -17,12 +17,12 @@ fn gated(x: f32, gate: f32) -> f32 {
 
 /// y = f(y)
 fn each(y: &mut [f32], f: impl Fn(f32) -> f32) {
-    vectorized(|| y.iter_mut().for_each(|y| *y = f(*y)));
+    simd!(y.iter_mut().for_each(|y| *y = f(*y)));
 }
 
 /// d = f(d, s)
 fn each_pair(d: &mut [f32], s: &[f32], f: impl Fn(f32, f32) -> f32) {
-    vectorized(|| d.iter_mut().zip(s).for_each(|(d, s)| *d = f(*d, *s)));
+    simd!(d.iter_mut().zip(s).for_each(|(d, s)| *d = f(*d, *s)));
 }
 
 /// y = act(y)

@@ -2,6 +2,11 @@
 //! library (single precision); errors are in the tests, in units of the last place of f32.
 //!
 //! NaN stays NaN, and infinities give the limits.
+#![allow(
+    clippy::excessive_precision,
+    clippy::approx_constant,
+    reason = "coefficients of polynomials, some near known constants"
+)]
 
 /// `x` where `c` holds, else `y`.
 #[inline(always)]

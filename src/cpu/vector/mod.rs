@@ -169,11 +169,13 @@ pub(in crate::cpu) struct Arithmetic {
     dtype: DType,
     /// Why the operation has no variant in f32 for its other arguments.
     without: Option<&'static str>,
+    /// Whether there are so few elements that sums in f64 cost nothing.
+    few: bool,
 }
 
 impl Arithmetic {
     /// Of f32 data and arguments that any variant takes.
-    pub(in crate::cpu) const F32: Self = Arithmetic { dtype: DType::F32, without: None };
+    pub(in crate::cpu) const F32: Self = Arithmetic { dtype: DType::F32, without: None, few: false };
 }
 
 impl Problem for Arithmetic {
@@ -193,6 +195,10 @@ impl Problem for Arithmetic {
             }
             _ => Ok(variant == 0),
         }
+    }
+
+    fn prefers(&self, variant: usize, _: &Caps) -> bool {
+        variant != 0 || !self.few
     }
 }
 
@@ -215,9 +221,24 @@ impl CpuBackend {
         dtype: DType,
         without: Option<&'static str>,
     ) -> Result<bool> {
-        self.choices.plan(op, &self.shared.caps, &Arithmetic { dtype, without })
+        self.choices.plan(op, &self.shared.caps, &Arithmetic { dtype, without, few: false })
+    }
+
+    /// As [`CpuBackend::in_f32`] for sums over `elements`: few of them are added in f64 unless a pin says otherwise.
+    pub(in crate::cpu) fn sums_in_f32(
+        &self,
+        op: &'static str,
+        dtype: DType,
+        without: Option<&'static str>,
+        elements: usize,
+    ) -> Result<bool> {
+        let few = elements < FEW;
+        self.choices.plan(op, &self.shared.caps, &Arithmetic { dtype, without, few })
     }
 }
+
+/// Elements below which sums are taken in f64.
+pub(in crate::cpu) const FEW: usize = 1024;
 
 /// Elements of 16 bits that are widened at a time.
 pub(in crate::cpu) const ROOM: usize = 1024;
