@@ -97,6 +97,7 @@ pub(in crate::cpu) fn differentiate_from_output(act: Activation, d: &mut [f32], 
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 mod tests {
     use super::*;
 

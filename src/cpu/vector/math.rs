@@ -169,6 +169,7 @@ pub(in crate::cpu) fn normal_pdf(x: f32) -> f32 {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 mod tests {
     use super::*;
 

@@ -56,6 +56,7 @@ pub(in crate::cpu) fn max(x: &[f32]) -> f32 {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 mod tests {
     use super::*;
 
