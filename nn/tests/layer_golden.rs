@@ -158,8 +158,7 @@ const ON_HOST: [&str; 2] = ["mesh_pool", "temporal_memory"];
 
 fn tolerance(d: &Device) -> Tolerance {
     match id(d).kind {
-        // In f32, with its long sums in f64.
-        BackendKind::Cpu => Tolerance { rtol: 1e-5, atol: 2e-6 },
+        BackendKind::Cpu => Tolerance { rtol: 1e-5, atol: 1e-6 },
         _ => Tolerance { rtol: 1e-4, atol: 1e-5 },
     }
 }

@@ -527,7 +527,7 @@ impl ElementwiseOps for CpuBackend {
             return store_f64(OP, &y, &out);
         }
         let f = vector_unary(op);
-        match (self.in_f32(OP, dtype, f.is_none().then_some(NO_F32))?, f) {
+        match (self.in_f32_unless_few(OP, dtype, f.is_none().then_some(NO_F32), x.numel())?, f) {
             (true, Some(f)) => vector::map1(OP, x, &y.into(), f),
             _ => map1(OP, x, &y.into(), |x| unary_value(op, x, dtype)),
         }

@@ -148,7 +148,7 @@ impl Choices {
     }
 
     /// Starts to record the choices that are made; those made until then.
-    pub(crate) fn record(&self, on: bool) -> Vec<Choice> {
+    fn record(&self, on: bool) -> Vec<Choice> {
         self.recording.store(on, Ordering::Release);
         std::mem::take(&mut *lock(&self.made))
     }

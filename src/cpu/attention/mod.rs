@@ -248,13 +248,18 @@ fn chunks<T>(v: &mut [T], n: usize, count: usize) -> Result<Vec<&mut [T]>> {
     v.chunks_mut(n).try_vec()
 }
 
+/// Number of scores.
+fn scores(size: &AttentionSize) -> usize {
+    [size.heads, size.lq, size.lk].into_iter().fold(size.outer, usize::saturating_mul)
+}
+
 impl AttentionOps for CpuBackend {
     fn attention(&self, p: &Attention<'_>, io: AttentionIo<'_>) -> Result<()> {
         const OP: &str = "attention";
         let size = check_attention(p, &io)?;
         let _timed = self.count("attention");
         let whole = io.p.is_some().then_some("the softmax itself is computed in f64");
-        if self.in_f32(OP, io.q.dtype(), whole)? {
+        if self.in_f32_unless_few(OP, io.q.dtype(), whole, scores(&size))? {
             return self.attention_in_f32(p, size, io);
         }
         let c = self.attention_call(OP, p, size, [io.q, io.k, io.v], &io.mask)?;
@@ -301,7 +306,7 @@ impl AttentionOps for CpuBackend {
         let size = check_attention_bwd(p, &io)?;
         let _timed = self.count("attention_bwd");
         let bias = io.dbias.is_some().then_some("the gradient of a bias is computed in f64");
-        if self.in_f32(OP, io.q.dtype(), bias)? {
+        if self.in_f32_unless_few(OP, io.q.dtype(), bias, scores(&size))? {
             return self.attention_bwd_in_f32(p, size, io);
         }
         let c = self.attention_call(OP, p, size, [io.q, io.k, io.v], &io.mask)?;

@@ -204,7 +204,7 @@ impl CpuBackend {
         if x.dtype().is_float() {
             let plan = vectorized::Plan::new(op, x.shape(), axes);
             if let (true, Some(plan)) =
-                (self.sums_in_f32(name, x.dtype(), plan.is_none().then_some(NO_F32), x.numel())?, plan)
+                (self.in_f32_unless_few(name, x.dtype(), plan.is_none().then_some(NO_F32), x.numel())?, plan)
             {
                 let all = plan.run(&vector::values(name, x, &[])?)?;
                 return store_f64(name, y, &all);
@@ -370,7 +370,9 @@ impl ReduceOps for CpuBackend {
         let _timed = self.count("sum_to_shape");
         let plan = vectorized::Plan::new(Reduce::Sum, x.shape(), &a);
         let without = plan.is_none().then_some(NO_F32);
-        if let (true, Some(plan)) = (self.sums_in_f32("sum_to_shape", x.dtype(), without, x.numel())?, plan) {
+        if let (true, Some(plan)) =
+            (self.in_f32_unless_few("sum_to_shape", x.dtype(), without, x.numel())?, plan)
+        {
             let all = plan.run(&vector::values("sum_to_shape", x, &[])?)?;
             return store_grad("sum_to_shape", &y, &all);
         }

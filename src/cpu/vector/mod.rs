@@ -169,7 +169,7 @@ pub(in crate::cpu) struct Arithmetic {
     dtype: DType,
     /// Why the operation has no variant in f32 for its other arguments.
     without: Option<&'static str>,
-    /// Whether there are so few elements that sums in f64 cost nothing.
+    /// Whether there are so few elements that f64 costs nothing.
     few: bool,
 }
 
@@ -224,8 +224,8 @@ impl CpuBackend {
         self.choices.plan(op, &self.shared.caps, &Arithmetic { dtype, without, few: false })
     }
 
-    /// As [`CpuBackend::in_f32`] for sums over `elements`: few of them are added in f64 unless a pin says otherwise.
-    pub(in crate::cpu) fn sums_in_f32(
+    /// As [`CpuBackend::in_f32`] for `elements` of them: few are computed in f64, which costs nothing there, unless a pin says otherwise.
+    pub(in crate::cpu) fn in_f32_unless_few(
         &self,
         op: &'static str,
         dtype: DType,
@@ -237,7 +237,7 @@ impl CpuBackend {
     }
 }
 
-/// Elements below which sums are taken in f64.
+/// Elements below which f64 is preferred.
 pub(in crate::cpu) const FEW: usize = 1024;
 
 /// Elements of 16 bits that are widened at a time.

@@ -16,7 +16,7 @@ use crate::cpu::wrong_storage;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::matmul::{Place, product};
-use crate::ops::conv::ConvShape;
+use crate::ops::conv::{ConvShape, Direction};
 
 /// Windows of a product.
 const WINDOWS: usize = 512;
@@ -237,16 +237,23 @@ impl<'a> Plan<'a> {
         groups.try_for_each(|r| r)
     }
 
-    /// y = conv(x, w), or y += conv(x, w); then `finish` gets the images of each group and the number of the first one.
+    /// The gradient of what is convolved: dz is that of the result.
+    fn data_grad<T: Narrow>(&self, way: Direction, of: (&[f32], &[f32]), dx: &mut [T]) -> Result<()> {
+        match way {
+            Direction::Conv => self.input_grad(of, dx, |_, _| {}),
+            Direction::Transpose => self.forward(of, dx, |_, _| {}),
+        }
+    }
+
+    /// y = conv(x, w); then `finish` gets the images of each group and the number of the first one.
     pub(super) fn forward<T: Narrow>(
         &self,
         (x, w): (&[f32], &[f32]),
         y: &mut [T],
-        accumulate: bool,
         finish: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Result<()> {
         let (s, plane, m, k) = (self.s, self.s.out_plane(), self.s.cog(), self.depth());
-        let (w, beta) = (self.weights(w)?, if accumulate { 1.0 } else { 0.0 });
+        let w = self.weights(w)?;
         self.each_group(y, m, |image, y, room, alone| {
             for (b, g) in self.blocks(image).flat_map(|b| (0..s.groups).map(move |g| (b, g))) {
                 let (width, a) = (b.width(), (&*w, packed(g * m * k, k)));
@@ -263,18 +270,14 @@ impl<'a> Plan<'a> {
                 };
                 if b.count == 1 {
                     let to = Place { at: g * m * plane + b.first, rows: plane, cols: 1 };
-                    self.product((m, width, k), a, col, beta, (y, to), alone)?;
+                    self.product((m, width, k), a, col, 0.0, (y, to), alone)?;
                     continue;
                 }
                 let tile = &mut room.tile[..m * width];
                 self.product((m, width, k), a, col, 0.0, (tile, packed(0, width)), alone)?;
                 for (i, y) in y.chunks_mut(s.co * plane).enumerate() {
                     for (o, to) in y[g * m * plane..][..m * plane].chunks_mut(plane).enumerate() {
-                        let from = &tile[o * width + i * plane..][..plane];
-                        match accumulate {
-                            false => to.copy_from_slice(from),
-                            true => to.iter_mut().zip(from).for_each(|(y, t)| *y += t),
-                        }
+                        to.copy_from_slice(&tile[o * width + i * plane..][..plane]);
                     }
                 }
             }
@@ -283,20 +286,17 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// dx = adjoint of conv on dy, or added to it; then `finish` as in [`Plan::forward`].
+    /// dx = adjoint of conv on dy; then `finish` as in [`Plan::forward`].
     pub(super) fn input_grad<T: Narrow>(
         &self,
         (dy, w): (&[f32], &[f32]),
         dx: &mut [T],
-        accumulate: bool,
         finish: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Result<()> {
         let (s, m, k) = (self.s, self.s.cog(), self.depth());
         let w = self.weights(w)?;
         self.each_group(dx, m, |image, dx, room, alone| {
-            if !accumulate {
-                dx.fill(0.0);
-            }
+            dx.fill(0.0);
             for (b, g) in self.blocks(image).flat_map(|b| (0..s.groups).map(move |g| (b, g))) {
                 let (width, a) = (b.width(), (&*w, turned(g * m * k, k)));
                 let tile = &mut room.tile[..if b.count > 1 { m * width } else { 0 }];

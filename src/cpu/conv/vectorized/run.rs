@@ -94,8 +94,8 @@ impl CpuBackend {
         };
         let plan = Plan::new(op, s)?;
         change_all::<T>(op, &io.y, |y| match step {
-            Step::Forward => plan.forward(both, y, false, finish),
-            _ => plan.input_grad(both, y, false, finish),
+            Step::Forward => plan.forward(both, y, finish),
+            _ => plan.input_grad(both, y, finish),
         })?;
         let Some(z) = &io.z else { return Ok(()) };
         {
@@ -146,10 +146,15 @@ impl CpuBackend {
         // Of a transposed convolution, dx is a convolution of dz, and dz takes the place of the input in dw.
         if let (Some(g), true) = (&io.dx, w.is_some()) {
             let both = (dz, wide(w.as_ref(), of_w)?);
-            change_all::<T>(op, &g.out, |dx| match way {
-                Direction::Conv => plan.input_grad(both, dx, g.accumulate, |_, _| {}),
-                Direction::Transpose => plan.forward(both, dx, g.accumulate, |_, _| {}),
-            })?;
+            match g.accumulate {
+                false => change_all::<T>(op, &g.out, |dx| plan.data_grad(way, both, dx))?,
+                // Added when whole: the sum does not depend on how the products were cut.
+                true => {
+                    let mut dx = filled(g.out.numel(), 0.0f32)?;
+                    plan.data_grad(way, both, &mut dx)?;
+                    change_in_f32::<T>(op, g, |at, y| y.copy_from_slice(&dx[at..at + y.len()]))?;
+                }
+            }
         }
         if let (Some(g), true) = (&io.dw, x.is_some()) {
             let x = wide(x.as_ref(), of_x)?;
