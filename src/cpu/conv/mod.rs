@@ -12,11 +12,12 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::activation;
 use crate::cpu::scratch::*;
 use crate::cpu::values::{CHUNK, change};
+use crate::cpu::vector::product::{packed, turned};
 use crate::cpu::vector::with_narrow;
 use crate::cpu::{CpuBackend, HostElement, gather, gather_f64, store_grad, with_dtype, wrong_storage};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::matmul::{Place, product};
+use crate::matmul::product;
 use crate::ops::activation::Activation;
 use crate::ops::conv::*;
 
@@ -89,14 +90,6 @@ fn columns<T: Copy>(s: &ConvShape, runs: &[Vec<Run>], x: &[T], col: &mut [T]) {
 
 fn fits(op: &'static str, ok: bool) -> Result<()> {
     if ok { Ok(()) } else { Err(wrong_storage(op, DType::F32)) }
-}
-
-fn packed(at: usize, cols: usize) -> Place {
-    Place { at, rows: cols, cols: 1 }
-}
-
-fn turned(at: usize, cols: usize) -> Place {
-    Place { at, rows: 1, cols }
 }
 
 fn forward32(op: &'static str, s: &ConvShape, x: &[f32], w: &[f32]) -> Result<Vec<f32>> {

@@ -223,6 +223,9 @@ impl RnnOps for CpuBackend {
         const OP: &str = "rnn_gates";
         check_rnn_gates(&x, &h, &weights, &z)?;
         let _timed = self.count("rnn_gates");
+        if self.in_f32(OP, x.dtype(), vectorized::without_elements(&[z.numel(), x.numel(), h.numel()]))? {
+            return with_narrow!(x.dtype(), T => self.rnn_gates_in_f32::<T>(x, h, weights, z));
+        }
         let rows = z.shape()[1];
         let mut sum = filled(z.numel(), 0.0)?;
         for (v, w, b) in [(x, weights.w_ih, weights.b_ih), (h, weights.w_hh, weights.b_hh)] {
@@ -239,6 +242,9 @@ impl RnnOps for CpuBackend {
         const OP: &str = "lstm_cell";
         let [b, h] = check_lstm_cell(&io)?;
         let _timed = self.count("lstm_cell");
+        if self.in_f32(OP, io.z.dtype(), vectorized::without_elements(&[b, h]))? {
+            return with_narrow!(io.z.dtype(), T => self.lstm_cell_in_f32::<T>([b, h], io));
+        }
         let (z, c) = (gather_f64(OP, io.z)?, gather_f64(OP, io.c)?);
         let (mut hs, mut cs, mut gates) = (Vec::new(), Vec::new(), z.try_to_vec()?);
         for e in 0..b * h {
@@ -258,6 +264,9 @@ impl RnnOps for CpuBackend {
         const OP: &str = "lstm_cell_bwd";
         let [b, h] = check_lstm_cell_bwd(&io)?;
         let _timed = self.count("lstm_cell_bwd");
+        if self.in_f32(OP, io.c.dtype(), vectorized::without_elements(&[b, h]))? {
+            return with_narrow!(io.c.dtype(), T => self.lstm_cell_bwd_in_f32::<T>([b, h], io));
+        }
         let (dh, dc) = (optional(OP, io.dh_next, b * h)?, optional(OP, io.dc_next, b * h)?);
         let (gates, c, next) = (gather_f64(OP, io.gates)?, gather_f64(OP, io.c)?, gather_f64(OP, io.c_next)?);
         let (mut dz, mut back) = (filled(4 * b * h, 0.0)?, Vec::new());
@@ -276,6 +285,9 @@ impl RnnOps for CpuBackend {
         const OP: &str = "gru_cell";
         let [b, h] = check_gru_cell(&io)?;
         let _timed = self.count("gru_cell");
+        if self.in_f32(OP, io.a.dtype(), vectorized::without_elements(&[b, h]))? {
+            return with_narrow!(io.a.dtype(), T => self.gru_cell_in_f32::<T>([b, h], io));
+        }
         let (a, u, state) = (gather_f64(OP, io.a)?, gather_f64(OP, io.u)?, gather_f64(OP, io.h)?);
         let mut out = [(); 4].map(|_| Vec::new());
         for (e, &state) in state.iter().enumerate().take(b * h) {
@@ -294,6 +306,9 @@ impl RnnOps for CpuBackend {
         const OP: &str = "gru_cell_bwd";
         let [b, h] = check_gru_cell_bwd(&io)?;
         let _timed = self.count("gru_cell_bwd");
+        if self.in_f32(OP, io.h.dtype(), vectorized::without_elements(&[b, h]))? {
+            return with_narrow!(io.h.dtype(), T => self.gru_cell_bwd_in_f32::<T>([b, h], io));
+        }
         let g = io.gates;
         let (dh, state) = (gather_f64(OP, io.dh_next)?, gather_f64(OP, io.h)?);
         let (r, z) = (gather_f64(OP, g.r)?, gather_f64(OP, g.z)?);

@@ -6,6 +6,7 @@
 
 pub(in crate::cpu) mod activation;
 pub(in crate::cpu) mod math;
+pub(in crate::cpu) mod product;
 
 use std::ops::{Add, Mul};
 
@@ -115,13 +116,22 @@ pub(in crate::cpu) use with_narrow;
 pub(in crate::cpu) const OPERATIONS: &[&str] = &[
     "activation",
     "activation_bwd",
+    "avg_pool",
+    "avg_pool_bwd",
     "binary",
     "conv",
     "conv_bwd",
     "conv_transpose",
     "conv_transpose_bwd",
+    "gru_cell",
+    "gru_cell_bwd",
+    "lstm_cell",
+    "lstm_cell_bwd",
+    "max_pool",
+    "max_pool_bwd",
     "rnn",
     "rnn_bwd",
+    "rnn_gates",
     "unary",
 ];
 
@@ -243,6 +253,11 @@ pub(in crate::cpu) fn change_in_f32<T: Narrow>(
             T::change(y, &mut room, |y| add(y, more));
         }
     })
+}
+
+/// y = x, or y += x; x are row-major values.
+pub(in crate::cpu) fn put<T: Narrow>(op: &'static str, y: &GradMut<'_>, x: &[f32]) -> Result<()> {
+    change_in_f32::<T>(op, y, |at, y| y.copy_from_slice(&x[at..at + y.len()]))
 }
 
 /// y += x

@@ -7,7 +7,7 @@ use crate::buffer::View;
 use crate::cpu::conv::Step;
 use crate::cpu::scratch::*;
 use crate::cpu::values::{CHUNK, Values, change_all, operands};
-use crate::cpu::vector::{Narrow, activation, change_in_f32, vectorized};
+use crate::cpu::vector::{Narrow, activation, put, vectorized};
 use crate::cpu::{CpuBackend, store_grad};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -121,7 +121,7 @@ impl CpuBackend {
         }
         let dz = if changed.is_empty() { dy } else { &changed };
         if let Some(g) = &io.dresidual {
-            change_in_f32::<T>(op, g, |at, y| y.copy_from_slice(&dz[at..at + y.len()]))?;
+            put::<T>(op, g, dz)?;
         }
         if let Some(g) = &io.dbias {
             let plane = io.dy.shape()[2..].iter().product();
@@ -141,7 +141,7 @@ impl CpuBackend {
             let x = wide(x.as_ref(), of_x)?;
             let (x, dz) = if way == Direction::Conv { (x, dz) } else { (dz, x) };
             let dw = plan.weight_grad(x, dz)?;
-            change_in_f32::<T>(op, g, |at, y| y.copy_from_slice(&dw[at..at + y.len()]))?;
+            put::<T>(op, g, &dw)?;
         }
         Ok(())
     }
