@@ -8,8 +8,8 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::activation::{gradient, sigmoid, value};
 use crate::cpu::scratch::*;
 use crate::cpu::special::*;
-use crate::cpu::values::{Values, change, map1, map2};
-use crate::cpu::vector::{self, NO_F32, math, simd};
+use crate::cpu::values::{Values, change, copy, map1, map2};
+use crate::cpu::vector::{self, NO_F32, Narrow, math, simd, with_narrow};
 use crate::cpu::{
     CpuBackend, HostElement, gather, gather_f64, offsets, store, store_f64, store_grad, with_dtype,
 };
@@ -625,7 +625,16 @@ impl ElementwiseOps for CpuBackend {
         let _timed = self.count("cast");
         let (from, to) = (x.dtype(), y.dtype());
         if from == to {
-            return with_dtype!(from, T => store("cast", &y, &gather::<T>("cast", x)?));
+            return with_dtype!(from, T => copy::<T>("cast", x, &y.into()));
+        }
+        let narrow = |d| [DType::F32, DType::F16, DType::Bf16].contains(&d);
+        if narrow(from) && narrow(to) {
+            return with_narrow!(from, T => with_narrow!(to, U => {
+                let x = Values::<T>::new("cast", x, &[y.block().id()])?;
+                change::<U>("cast", &y, |at, y| {
+                    y.iter_mut().zip(&x[at..]).for_each(|(y, x)| *y = U::narrow(x.widen()));
+                })
+            }));
         }
         with_dtype!(from, T => with_dtype!(to, U => {
             let x = Values::<T>::new("cast", x, &[y.block().id()])?;

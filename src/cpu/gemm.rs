@@ -294,7 +294,7 @@ impl CpuBackend {
         if let Some(g) = &io.dbias {
             let sums = match p.bias_axis {
                 GemmAxis::Row => row_sums(dz, e)?,
-                _ => column_sums(dz, e.n)?,
+                _ => vector::matrix_column_sums(dz, e.n)?,
             };
             store_grad(op, g, &sums)?;
         }
@@ -370,40 +370,6 @@ fn gradient<T: Real>(
     let mut work = filled(if sum { e.m * e.n } else { e.batch * e.m * e.n }, T::default())?;
     multiply(op, e, alpha, factors, 0.0, &mut work, 0, [rows, cols, per_batch])?;
     store_gradient(op, g, &work)
-}
-
-/// Rows whose sums are taken in the arithmetic's type before they are added in f64.
-const SUMMED: usize = 64;
-
-/// Sums of the columns of a row-major matrix; those of few elements in f64.
-pub(in crate::cpu) fn column_sums<T: Float>(x: &[T], cols: usize) -> Result<Vec<f64>> {
-    let mut sums = filled(cols, 0.0)?;
-    if cols == 0 {
-        return Ok(sums);
-    }
-    if x.len() < vector::FEW {
-        for row in x.chunks_exact(cols) {
-            sums.iter_mut().zip(row).for_each(|(s, x)| *s += x.to_f64());
-        }
-        return Ok(sums);
-    }
-    let part = |rows: &[T]| -> Result<Vec<T>> {
-        let mut sums = filled(cols, T::default())?;
-        simd!({
-            for row in rows.chunks_exact(cols) {
-                sums.iter_mut().zip(row).for_each(|(s, x)| *s = *s + *x);
-            }
-        });
-        Ok(sums)
-    };
-    let parts: Vec<_> = match x.len() < FEW {
-        true => x.chunks(SUMMED * cols).map(part).try_vec()?,
-        false => x.par_chunks(SUMMED * cols).map(part).try_vec()?,
-    };
-    for part in parts {
-        sums.iter_mut().zip(part?).for_each(|(s, x)| *s += x.to_f64());
-    }
-    Ok(sums)
 }
 
 /// Sums of the rows of m columns each, over all batches.

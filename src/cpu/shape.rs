@@ -4,9 +4,8 @@
 
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::scratch::*;
-use crate::cpu::{
-    CpuBackend, HostElement, gather, gather_f64, gather_index, store, store_grad, update, with_dtype,
-};
+use crate::cpu::values::{Values, change, copy};
+use crate::cpu::{CpuBackend, HostElement, gather, gather_f64, gather_index, store_grad, update, with_dtype};
 use crate::error::Result;
 use crate::layout::MAX_RANK;
 use crate::ops::shape::*;
@@ -143,31 +142,44 @@ impl ShapeOps for CpuBackend {
     fn strided_copy(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         check_strided_copy(&x, &y)?;
         let _timed = self.count("strided_copy");
-        with_dtype!(x.dtype(), T => put::<T>("strided_copy", &y, &gather("strided_copy", x)?))
+        with_dtype!(x.dtype(), T => copy::<T>("strided_copy", x, &y))
     }
 
     fn concat(&self, axis: usize, xs: &[View<'_>], y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "concat";
         check_concat(axis, xs, &y)?;
         let _timed = self.count("concat");
-        let (rows, width) = (y.shape()[..axis].iter().product(), y.shape()[axis..].iter().product::<usize>());
+        let width = |s: &[usize]| s[axis..].iter().product::<usize>();
+        let wide = width(y.shape());
+        let block = |v: &View<'_>| v.block().id();
         with_dtype!(y.dtype(), T => {
-            let parts = xs.iter().map(|&x| gather::<T>(OP, x)).try_vec_ok()?;
-            let mut out = with_capacity(rows * width)?;
-            for r in 0..if width == 0 { 0 } else { rows } {
-                for p in &parts {
-                    let w = p.len() / rows;
-                    out.try_extend(p[r * w..(r + 1) * w].iter().copied())?;
-                }
+            // Each operand with the columns of the rows of y that it fills.
+            let (mut parts, mut end) = (with_capacity(xs.len())?, 0);
+            for (i, x) in xs.iter().enumerate() {
+                let others = xs.iter().enumerate().filter(|(j, _)| *j != i);
+                let shared = others.map(|(_, x)| block(x)).chain([y.block().id()]).any(|b| b == block(x));
+                let values = if shared { Values::Copied(gather::<T>(OP, *x)?) } else { Values::new(OP, *x, &[])? };
+                let first = end;
+                end += width(x.shape());
+                parts.try_push((first..end, values))?;
             }
-            store::<T>(OP, &y, &out)
+            change::<T>(OP, &y, |mut at, mut y| {
+                while !y.is_empty() {
+                    let (row, column) = (at / wide, at % wide);
+                    let Some((columns, x)) = parts.get(parts.partition_point(|(c, _)| c.end <= column)) else { return };
+                    let n = (columns.end - column).min(y.len());
+                    let (to, rest) = y.split_at_mut(n);
+                    to.copy_from_slice(&x[row * columns.len() + column - columns.start..][..n]);
+                    (at, y) = (at + n, rest);
+                }
+            })
         })
     }
 
     fn fill(&self, value: f64, y: ViewMut<'_>) -> Result<()> {
         check_fill(&y)?;
         let _timed = self.count("fill");
-        with_dtype!(y.dtype(), T => update::<T>("fill", &y, |_, e| *e = HostElement::from_f64(value)))
+        with_dtype!(y.dtype(), T => change::<T>("fill", &y, |_, y| y.fill(HostElement::from_f64(value))))
     }
 
     fn fill_bytes(&self, pattern: &[u8], y: ViewMut<'_>) -> Result<()> {
@@ -175,7 +187,7 @@ impl ShapeOps for CpuBackend {
         let _timed = self.count("fill_bytes");
         with_dtype!(y.dtype(), T => {
             let value: T = bytemuck::pod_read_unaligned(pattern);
-            update::<T>("fill_bytes", &y, |_, e| *e = value)
+            change::<T>("fill_bytes", &y, |_, y| y.fill(value))
         })
     }
 

@@ -9,6 +9,7 @@ use crate::buffer::{GradMut, HostData, View, ViewMut};
 use crate::cpu::scratch::*;
 use crate::cpu::{HostElement, gather, read, store, with_dtype, write, wrong_storage};
 use crate::error::Result;
+use crate::layout::{Layout, MAX_RANK};
 
 /// Elements that a thread takes at least; fewer are done by the caller alone.
 pub(in crate::cpu) const CHUNK: usize = 1 << 13;
@@ -98,6 +99,91 @@ pub(in crate::cpu) fn operands<'a, T: HostElement, const N: usize>(
         *to = Some(if alone { Values::new(op, v, &[])? } else { Values::Copied(gather(op, v)?) });
     }
     Ok(out)
+}
+
+/// The axes of a layout; neighbours along which elements are as far apart as along one longer axis are one.
+struct Axes {
+    rank: usize,
+    sizes: [usize; MAX_RANK],
+    strides: [usize; MAX_RANK],
+}
+
+impl Axes {
+    fn new(l: &Layout) -> Self {
+        let mut axes = Axes { rank: 0, sizes: [1; MAX_RANK], strides: [1; MAX_RANK] };
+        for (&n, &stride) in l.shape().iter().zip(l.strides()).filter(|(n, _)| **n != 1) {
+            match axes.rank.checked_sub(1) {
+                Some(a) if axes.strides[a] == n * stride => {
+                    (axes.sizes[a], axes.strides[a]) = (axes.sizes[a] * n, stride);
+                }
+                _ => {
+                    (axes.sizes[axes.rank], axes.strides[axes.rank]) = (n, stride);
+                    axes.rank += 1;
+                }
+            }
+        }
+        axes
+    }
+
+    /// Copies elements in row-major order from number `at` on; `offset` is the place of the first one of all.
+    fn read<T: Copy>(&self, x: &[T], offset: usize, at: usize, mut out: &mut [T]) {
+        let last = self.rank.saturating_sub(1);
+        let (mut ix, mut rest, mut place) = ([0; MAX_RANK], at, offset);
+        for a in (0..=last).rev() {
+            ix[a] = rest % self.sizes[a].max(1);
+            rest /= self.sizes[a].max(1);
+            place += ix[a] * self.strides[a];
+        }
+        while !out.is_empty() {
+            let n = (self.sizes[last] - ix[last]).min(out.len());
+            let (to, others) = out.split_at_mut(n);
+            match self.strides[last] {
+                0 => to.fill(x[place]),
+                1 => to.copy_from_slice(&x[place..place + n]),
+                step => to.iter_mut().zip(x[place..].iter().step_by(step)).for_each(|(y, x)| *y = *x),
+            }
+            out = others;
+            // The first element of the next row.
+            place -= ix[last] * self.strides[last];
+            ix[last] = 0;
+            for a in (0..last).rev() {
+                if ix[a] + 1 < self.sizes[a] {
+                    (ix[a], place) = (ix[a] + 1, place + self.strides[a]);
+                    break;
+                }
+                place -= ix[a] * self.strides[a];
+                ix[a] = 0;
+            }
+        }
+    }
+}
+
+/// y = x, or y += x; of one dtype and shape.
+pub(in crate::cpu) fn copy<T: HostElement>(op: &'static str, x: View<'_>, y: &GradMut<'_>) -> Result<()> {
+    let out = &y.out;
+    let put = |to: &mut [T], from: &[T]| match y.accumulate {
+        false => to.copy_from_slice(from),
+        true => to.iter_mut().zip(from).for_each(|(y, x)| *y = T::from_f64(y.to_f64() + x.to_f64())),
+    };
+    let l = x.layout();
+    if l.is_contiguous() || x.block().id() == out.block().id() {
+        let x = Values::<T>::new(op, x, &[out.block().id()])?;
+        return change::<T>(op, out, |at, y| put(y, &x[at..at + y.len()]));
+    }
+    let (guard, axes) = (read(op, &x)?, Axes::new(l));
+    let from = T::slice(&guard).ok_or_else(|| wrong_storage(op, x.dtype()))?;
+    let accumulate = y.accumulate;
+    change::<T>(op, out, |at, y| {
+        if !accumulate {
+            return axes.read(from, l.offset(), at, y);
+        }
+        let mut room = [T::default(); 256];
+        for (i, y) in y.chunks_mut(256).enumerate() {
+            let x = &mut room[..y.len()];
+            axes.read(from, l.offset(), at + i * 256, x);
+            put(y, x);
+        }
+    })
 }
 
 /// out = f(x), or out += f(x); of one dtype and shape.

@@ -16,6 +16,7 @@ use std::time::Instant;
 use bytemuck::allocation::try_zeroed_vec;
 
 use crate::buffer::{Block, Buffer, HostData, HostMem, Mem, Reclaimer, View, ViewMut};
+use crate::cpu::values::copy;
 use crate::cpu::vector;
 use crate::cpu::{CpuBackend, HostElement, index_errors, read, with_dtype, write, wrong_storage};
 use crate::device::{Caps, DeviceId, physical_memory};
@@ -248,7 +249,7 @@ impl CoreOps for CpuBackend {
     fn copy(&self, src: View<'_>, dst: ViewMut<'_>) -> Result<()> {
         check::copy(&src, &dst)?;
         let _timed = self.count("copy");
-        with_dtype!(src.dtype(), T => super::store::<T>("copy", &dst, &super::gather::<T>("copy", src)?))
+        with_dtype!(src.dtype(), T => copy::<T>("copy", src, &dst.grad(false)))
     }
 
     fn synchronize(&self) -> Result<()> {

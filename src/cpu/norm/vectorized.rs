@@ -56,10 +56,10 @@ fn moments(at: Places, x: &[f32], raw: bool) -> Result<Moments> {
     if let (true, Places::Channels { n: rows, c, .. }) = (columns(at), at) {
         let row = |q: usize| &x[q * c..(q + 1) * c];
         let sum = |q: usize, s: &mut [f32]| s.iter_mut().zip(row(q)).for_each(|(s, x)| *s += x);
-        let mut mean = column_sums(rows, c, sum)?;
+        let mut mean = column_sums::<f32>(rows, c, sum)?;
         mean.iter_mut().for_each(|m| *m /= n);
         let center = narrowed(&mean)?;
-        let mut var = column_sums(rows, c, |q, s| {
+        let mut var = column_sums::<f32>(rows, c, |q, s| {
             let all = s.iter_mut().zip(row(q).iter().zip(&center));
             all.for_each(|(s, (x, m))| *s += (x - m) * (x - m));
         })?;
@@ -217,7 +217,7 @@ impl Sums {
         if x.is_empty() {
             return Ok(sums);
         }
-        let both = column_sums(
+        let both = column_sums::<f32>(
             x.len() / cols,
             2 * cols,
             #[inline(always)]

@@ -155,9 +155,11 @@ impl Kind {
     fn of_columns(self, x: &[f32], rows: usize, cols: usize) -> Result<Vec<f64>> {
         let row = |q: usize| &x[q * cols..(q + 1) * cols];
         match self {
-            Kind::Sum => column_sums(rows, cols, |q, s| s.iter_mut().zip(row(q)).for_each(|(s, x)| *s += x)),
+            Kind::Sum => {
+                column_sums::<f32>(rows, cols, |q, s| s.iter_mut().zip(row(q)).for_each(|(s, x)| *s += x))
+            }
             Kind::SumSq => {
-                column_sums(rows, cols, |q, s| s.iter_mut().zip(row(q)).for_each(|(s, x)| *s += x * x))
+                column_sums::<f32>(rows, cols, |q, s| s.iter_mut().zip(row(q)).for_each(|(s, x)| *s += x * x))
             }
             Kind::Max => extremes(x, cols, f32::NEG_INFINITY, larger),
             Kind::Min => extremes(x, cols, f32::INFINITY, smaller),

@@ -4,7 +4,7 @@ pub(super) mod conv;
 mod vectorized;
 
 use crate::cpu::scratch::*;
-use crate::cpu::vector::with_narrow;
+use crate::cpu::vector::{matrix_column_sums, with_narrow};
 use crate::cpu::*;
 use crate::matmul::{Place, product};
 use crate::ops::gemm::Precision;
@@ -56,15 +56,6 @@ pub(in crate::cpu) fn keep(op: &'static str, to: &Option<ViewMut<'_>>, data: &[f
 
 pub(in crate::cpu) fn give(op: &'static str, to: &Option<GradMut<'_>>, data: &[f64]) -> Result<()> {
     to.as_ref().map_or(Ok(()), |to| store_grad(op, to, data))
-}
-
-/// Sums of the columns of a row-major matrix.
-fn column_sums(x: &[f64], columns: usize) -> Result<Vec<f64>> {
-    let mut sums = filled(columns, 0.0)?;
-    for row in x.chunks(columns.max(1)) {
-        sums.iter_mut().zip(row).for_each(|(s, v)| *s += v);
-    }
-    Ok(sums)
 }
 
 /// Adds a bias to every row.
@@ -223,6 +214,9 @@ impl RnnOps for CpuBackend {
         const OP: &str = "rnn_gates";
         check_rnn_gates(&x, &h, &weights, &z)?;
         let _timed = self.count("rnn_gates");
+        if self.in_f32(OP, x.dtype(), vectorized::without_elements(&[z.numel(), x.numel(), h.numel()]))? {
+            return with_narrow!(x.dtype(), T => self.rnn_gates_in_f32::<T>(x, h, weights, z));
+        }
         let rows = z.shape()[1];
         let mut sum = filled(z.numel(), 0.0)?;
         for (v, w, b) in [(x, weights.w_ih, weights.b_ih), (h, weights.w_hh, weights.b_hh)] {
@@ -239,6 +233,9 @@ impl RnnOps for CpuBackend {
         const OP: &str = "lstm_cell";
         let [b, h] = check_lstm_cell(&io)?;
         let _timed = self.count("lstm_cell");
+        if self.in_f32(OP, io.z.dtype(), vectorized::without_elements(&[b, h]))? {
+            return with_narrow!(io.z.dtype(), T => self.lstm_cell_in_f32::<T>([b, h], io));
+        }
         let (z, c) = (gather_f64(OP, io.z)?, gather_f64(OP, io.c)?);
         let (mut hs, mut cs, mut gates) = (Vec::new(), Vec::new(), z.try_to_vec()?);
         for e in 0..b * h {
@@ -258,6 +255,9 @@ impl RnnOps for CpuBackend {
         const OP: &str = "lstm_cell_bwd";
         let [b, h] = check_lstm_cell_bwd(&io)?;
         let _timed = self.count("lstm_cell_bwd");
+        if self.in_f32(OP, io.c.dtype(), vectorized::without_elements(&[b, h]))? {
+            return with_narrow!(io.c.dtype(), T => self.lstm_cell_bwd_in_f32::<T>([b, h], io));
+        }
         let (dh, dc) = (optional(OP, io.dh_next, b * h)?, optional(OP, io.dc_next, b * h)?);
         let (gates, c, next) = (gather_f64(OP, io.gates)?, gather_f64(OP, io.c)?, gather_f64(OP, io.c_next)?);
         let (mut dz, mut back) = (filled(4 * b * h, 0.0)?, Vec::new());
@@ -276,6 +276,9 @@ impl RnnOps for CpuBackend {
         const OP: &str = "gru_cell";
         let [b, h] = check_gru_cell(&io)?;
         let _timed = self.count("gru_cell");
+        if self.in_f32(OP, io.a.dtype(), vectorized::without_elements(&[b, h]))? {
+            return with_narrow!(io.a.dtype(), T => self.gru_cell_in_f32::<T>([b, h], io));
+        }
         let (a, u, state) = (gather_f64(OP, io.a)?, gather_f64(OP, io.u)?, gather_f64(OP, io.h)?);
         let mut out = [(); 4].map(|_| Vec::new());
         for (e, &state) in state.iter().enumerate().take(b * h) {
@@ -294,6 +297,9 @@ impl RnnOps for CpuBackend {
         const OP: &str = "gru_cell_bwd";
         let [b, h] = check_gru_cell_bwd(&io)?;
         let _timed = self.count("gru_cell_bwd");
+        if self.in_f32(OP, io.h.dtype(), vectorized::without_elements(&[b, h]))? {
+            return with_narrow!(io.h.dtype(), T => self.gru_cell_bwd_in_f32::<T>([b, h], io));
+        }
         let g = io.gates;
         let (dh, state) = (gather_f64(OP, io.dh_next)?, gather_f64(OP, io.h)?);
         let (r, z) = (gather_f64(OP, g.r)?, gather_f64(OP, g.z)?);
@@ -409,7 +415,7 @@ impl RnnBackwardOps for CpuBackend {
             dw[2 * h * h..].copy_from_slice(&last[2 * h * h..]);
         }
         give(OP, &g.dw_hh, &dw)?;
-        give(OP, &g.db_ih, &column_sums(&da, rows)?)?;
-        give(OP, &g.db_hh, &column_sums(&du, rows)?)
+        give(OP, &g.db_ih, &matrix_column_sums(&da, rows)?)?;
+        give(OP, &g.db_hh, &matrix_column_sums(&du, rows)?)
     }
 }

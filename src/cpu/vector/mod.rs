@@ -6,6 +6,7 @@
 
 pub(in crate::cpu) mod activation;
 pub(in crate::cpu) mod math;
+pub(in crate::cpu) mod product;
 pub(in crate::cpu) mod row;
 
 use std::ops::{Add, Mul};
@@ -131,6 +132,8 @@ pub(in crate::cpu) const OPERATIONS: &[&str] = &[
     "activation_bwd",
     "attention",
     "attention_bwd",
+    "avg_pool",
+    "avg_pool_bwd",
     "batch_norm",
     "batch_norm_bwd",
     "binary",
@@ -143,14 +146,21 @@ pub(in crate::cpu) const OPERATIONS: &[&str] = &[
     "embedding_bwd",
     "group_norm",
     "group_norm_bwd",
+    "gru_cell",
+    "gru_cell_bwd",
     "instance_norm",
+    "lstm_cell",
+    "lstm_cell_bwd",
     "masked_softmax",
     "masked_softmax_bwd",
+    "max_pool",
+    "max_pool_bwd",
     "min_max",
     "optimizer_step",
     "reduce",
     "rnn",
     "rnn_bwd",
+    "rnn_gates",
     "row_norm",
     "row_norm_bwd",
     "softmax",
@@ -352,17 +362,17 @@ pub(in crate::cpu) fn row_parts(y: &mut [f32], cols: usize, f: impl Fn(usize, &m
     y.par_chunks_mut(part).enumerate().for_each(|(i, y)| f(i * part, y));
 }
 
-/// Rows whose sums are taken in f32 before they are added in f64.
+/// Rows whose sums are taken in the arithmetic's type before they are added in f64.
 const SUMMED: usize = 64;
 
 /// Sums of columns: `f` adds row `q` to its second argument, of which there are `cols`.
-pub(in crate::cpu) fn column_sums(
+pub(in crate::cpu) fn column_sums<T: Float>(
     rows: usize,
     cols: usize,
-    f: impl Fn(usize, &mut [f32]) + Sync,
+    f: impl Fn(usize, &mut [T]) + Sync,
 ) -> Result<Vec<f64>> {
-    let block = |i: usize| -> Result<Vec<f32>> {
-        let mut sums = filled(cols, 0.0)?;
+    let block = |i: usize| -> Result<Vec<T>> {
+        let mut sums = filled(cols, T::default())?;
         simd!({
             for q in i * SUMMED..rows.min((i + 1) * SUMMED) {
                 f(q, &mut sums);
@@ -374,12 +384,24 @@ pub(in crate::cpu) fn column_sums(
     let blocks: Vec<_> = blocks.with_min_len((CHUNK / (SUMMED * cols.max(1))).max(1)).map(block).try_vec()?;
     let mut all = filled(cols, 0.0)?;
     for sums in blocks {
-        all.iter_mut().zip(sums?).for_each(|(a, s)| *a += f64::from(s));
+        all.iter_mut().zip(sums?).for_each(|(a, s)| *a += s.to_f64());
     }
     Ok(all)
 }
 
+/// Sums of the columns of a row-major matrix; those of few elements in f64.
+pub(in crate::cpu) fn matrix_column_sums<T: Float>(x: &[T], cols: usize) -> Result<Vec<f64>> {
+    let rows = x.len() / cols.max(1);
+    let row = |q: usize| &x[q * cols..][..cols];
+    if x.len() < FEW {
+        let mut sums = filled(cols, 0.0)?;
+        (0..rows).for_each(|q| sums.iter_mut().zip(row(q)).for_each(|(s, x)| *s += x.to_f64()));
+        return Ok(sums);
+    }
+    column_sums::<T>(rows, cols, |q, sums| sums.iter_mut().zip(row(q)).for_each(|(s, x)| *s = *s + *x))
+}
+
 /// y += x
 pub(in crate::cpu) fn add(y: &mut [f32], x: &[f32]) {
-    vectorized(|| y.iter_mut().zip(x).for_each(|(y, x)| *y += x));
+    simd!(y.iter_mut().zip(x).for_each(|(y, x)| *y += x));
 }

@@ -9,21 +9,19 @@ use std::borrow::Cow;
 
 use rayon::prelude::*;
 
-use super::{Run, all_runs, packed, turned};
+use super::{Run, all_runs};
 use crate::cpu::scratch::*;
-use crate::cpu::vector::{Narrow, vectorized};
-use crate::cpu::wrong_storage;
+use crate::cpu::vector::product::{multiply, packed, turned};
+use crate::cpu::vector::{Narrow, simd};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::matmul::{Place, product};
+use crate::matmul::Place;
 use crate::ops::conv::{ConvShape, Direction};
 
 /// Windows of a product.
 const WINDOWS: usize = 512;
 /// Groups of images from which on each has a thread to itself; fewer share the threads of each step.
 const MANY: usize = 4;
-/// Multiplications below which one thread is faster than several.
-const SMALL: usize = 48 * 48 * 256;
 
 /// A convolution as products.
 pub(super) struct Plan<'a> {
@@ -87,9 +85,10 @@ impl<'a> Plan<'a> {
         if self.taps.len() == self.s.taps() {
             return Ok(w.into());
         }
-        let all = w.chunks(self.s.taps()).flat_map(|w| self.taps.iter().map(|(t, _)| w[*t]));
-        let mut some = with_capacity(self.s.co * self.depth())?;
-        some.try_extend(all)?;
+        let mut some = filled(self.s.co * self.depth(), 0.0)?;
+        for (some, all) in some.chunks_mut(self.taps.len()).zip(w.chunks(self.s.taps())) {
+            some.iter_mut().zip(&self.taps).for_each(|(to, (t, _))| *to = all[*t]);
+        }
         Ok(some.into())
     }
 
@@ -141,7 +140,7 @@ impl<'a> Plan<'a> {
             planes.for_each(|(i, x)| self.fold_plane(b, [i / s.ci, i % s.ci], col, x));
             return;
         }
-        vectorized(|| {
+        simd!({
             for (i, x) in x.chunks_mut(s.ci * plane).enumerate() {
                 let planes = x[group * s.cig() * plane..][..s.cig() * plane].chunks_mut(plane);
                 planes.enumerate().for_each(|(c, x)| self.fold_plane(b, [i, c], col, x));
@@ -184,23 +183,6 @@ impl<'a> Plan<'a> {
             }
         }
         (tile, packed(0, b.width()))
-    }
-
-    fn product(
-        &self,
-        size: (usize, usize, usize),
-        a: (&[f32], Place),
-        b: (&[f32], Place),
-        beta: f32,
-        y: (&mut [f32], Place),
-        alone: bool,
-    ) -> Result<()> {
-        let threads = alone && size.0 * size.1 * size.2 >= SMALL;
-        if product(size, 1.0, a, b, beta, y, threads) {
-            Ok(())
-        } else {
-            Err(wrong_storage(self.op, DType::F32))
-        }
     }
 
     /// Calls `f` with each group of images of `out`, its first image, room for its work, and whether threads may share that.
@@ -270,11 +252,11 @@ impl<'a> Plan<'a> {
                 };
                 if b.count == 1 {
                     let to = Place { at: g * m * plane + b.first, rows: plane, cols: 1 };
-                    self.product((m, width, k), a, col, 0.0, (y, to), alone)?;
+                    multiply(self.op, (m, width, k), a, col, 0.0, (y, to), alone)?;
                     continue;
                 }
                 let tile = &mut room.tile[..m * width];
-                self.product((m, width, k), a, col, 0.0, (tile, packed(0, width)), alone)?;
+                multiply(self.op, (m, width, k), a, col, 0.0, (tile, packed(0, width)), alone)?;
                 for (i, y) in y.chunks_mut(s.co * plane).enumerate() {
                     for (o, to) in y[g * m * plane..][..m * plane].chunks_mut(plane).enumerate() {
                         to.copy_from_slice(&tile[o * width + i * plane..][..plane]);
@@ -304,11 +286,11 @@ impl<'a> Plan<'a> {
                 if self.is_pointwise() && b.count == 1 {
                     let plane = s.in_plane();
                     let to = Place { at: g * s.cig() * plane + b.first, rows: plane, cols: 1 };
-                    self.product((k, width, m), a, dy, 1.0, (dx, to), alone)?;
+                    multiply(self.op, (k, width, m), a, dy, 1.0, (dx, to), alone)?;
                     continue;
                 }
                 let col = &mut room.columns[..k * width];
-                self.product((k, width, m), a, dy, 0.0, (col, packed(0, width)), alone)?;
+                multiply(self.op, (k, width, m), a, dy, 0.0, (col, packed(0, width)), alone)?;
                 self.fold(b, g, col, dx, alone);
             }
             finish(image, dx);
@@ -338,7 +320,7 @@ impl<'a> Plan<'a> {
                         (&*col, turned(0, width))
                     }
                 };
-                self.product((m, k, width), dy, col, 1.0, (&mut dw, to), true)?;
+                multiply(self.op, (m, k, width), dy, col, 1.0, (&mut dw, to), true)?;
             }
         }
         if self.taps.len() == s.taps() {

@@ -7,7 +7,7 @@ use crate::buffer::{View, ViewMut};
 use crate::cpu::conv::Step;
 use crate::cpu::scratch::*;
 use crate::cpu::values::{CHUNK, Values, change, change_all, operands};
-use crate::cpu::vector::{Narrow, ROOM, activation, change_in_f32, vectorized};
+use crate::cpu::vector::{Narrow, ROOM, activation, change_in_f32, put, simd};
 use crate::cpu::{CpuBackend, store_grad};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -32,7 +32,7 @@ fn vector<T: Narrow>(op: &'static str, v: Option<View<'_>>) -> Result<Option<Vec
 fn channel_sums(x: &[f32], channels: usize, plane: usize) -> Result<Vec<f64>> {
     let sum = |c: usize| -> f64 {
         let mine = x.chunks(plane).skip(c).step_by(channels);
-        vectorized(|| mine.flat_map(|x| x.chunks(1024)).map(lane_sum).sum())
+        simd!(mine.flat_map(|x| x.chunks(1024)).map(lane_sum).sum())
     };
     (0..channels).into_par_iter().map(sum).try_vec()
 }
@@ -77,7 +77,7 @@ impl CpuBackend {
             for (i, y) in y.chunks_mut(plane).enumerate() {
                 let of = |v: &Option<Vec<f32>>, without| v.as_ref().map_or(without, |v| v[i % channels]);
                 let (a, b) = (of(&scale, 1.0), of(&bias, 0.0));
-                vectorized(|| {
+                simd!({
                     if scale.is_some() || bias.is_some() {
                         y.iter_mut().for_each(|y| *y = *y * a + b);
                     }
@@ -135,7 +135,7 @@ impl CpuBackend {
         }
         let dz = if changed.is_empty() { dy } else { &changed };
         if let Some(g) = &io.dresidual {
-            change_in_f32::<T>(op, g, |at, y| y.copy_from_slice(&dz[at..at + y.len()]))?;
+            put(op, g, dz)?;
         }
         if let Some(g) = &io.dbias {
             let plane = io.dy.shape()[2..].iter().product();
@@ -160,7 +160,7 @@ impl CpuBackend {
             let x = wide(x.as_ref(), of_x)?;
             let (x, dz) = if way == Direction::Conv { (x, dz) } else { (dz, x) };
             let dw = plan.weight_grad(x, dz)?;
-            change_in_f32::<T>(op, g, |at, y| y.copy_from_slice(&dw[at..at + y.len()]))?;
+            put(op, g, &dw)?;
         }
         Ok(())
     }

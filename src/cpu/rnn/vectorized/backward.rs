@@ -1,8 +1,8 @@
 //! Back-propagation through time.
 
 use super::*;
-use crate::cpu::gemm::column_sums;
 use crate::cpu::vector::activation::activate;
+use crate::cpu::vector::matrix_column_sums;
 use crate::ops::activation::Activation;
 
 /// What the forward pass saved, in the order of the parts.
@@ -66,7 +66,7 @@ impl Saved {
             },
             gates: take(io.gates, order, run.gates())?,
             gru: [r?, z?, m?, u?],
-            w_hh: vector::<T>(run.op, Some(io.weights.w_hh))?.unwrap_or_default(),
+            w_hh: values::<T>(run.op, io.weights.w_hh)?,
         })
     }
 }
@@ -85,7 +85,7 @@ impl CpuBackend {
         let saved = Saved::new::<T>(&run, &io)?;
         let (h, wide, order) = (s.hidden, run.gates(), run.order());
         let zeros = |there: bool, width| filled(if there { order.rows() * width } else { 0 }, 0.0f32);
-        let first = |v| vector::<T>(OP, v)?.map_or_else(|| filled(s.batch * h, 0.0f32), Ok);
+        let first = |v| optional::<T>(OP, v)?.map_or_else(|| filled(s.batch * h, 0.0f32), Ok);
         let mut all = Gradients {
             du: zeros(true, wide)?,
             da: zeros(cell == RnnCell::Gru, wide)?,
@@ -97,18 +97,18 @@ impl CpuBackend {
         let all = all;
         let (du, da) = (&all.du, if all.da.is_empty() { &all.du } else { &all.da });
         let give = |to: &Option<GradMut<'_>>, data: &[f32], width: usize| match to {
-            Some(to) => run.put::<T>(to, width, |i| Some(&data[i * width..][..width])),
+            Some(to) => put_rows::<T>(run.op, to, width, |i| Some(&data[i * width..][..width])),
             None => Ok(()),
         };
         let g = &io.grads;
         give(&g.dh_0, &all.dh, h)?;
         give(&g.dc_0, &all.dc, h)?;
         if let Some(to) = &g.dx {
-            let w_ih = vector::<T>(OP, Some(io.weights.w_ih))?.unwrap_or_default();
+            let w_ih = values::<T>(OP, io.weights.w_ih)?;
             let mut dx = zeros(true, s.input)?;
-            let (size, y) = ((order.rows(), s.input, wide), (&mut *dx, packed(s.input)));
-            run.product(size, (da, packed(wide)), (&w_ih, packed(s.input)), 0.0, y, true)?;
-            run.put::<T>(to, s.input, |i| {
+            let (size, y) = ((order.rows(), s.input, wide), (&mut *dx, packed(0, s.input)));
+            multiply(run.op, size, (da, packed(0, wide)), (&w_ih, packed(0, s.input)), 0.0, y, true)?;
+            put_rows::<T>(run.op, to, s.input, |i| {
                 let (at, b) = run.inner(i);
                 Some(&dx[order.row(at, b) * s.input..][..s.input])
             })?;
@@ -116,9 +116,9 @@ impl CpuBackend {
         // d^T x, sums over all steps.
         let weight = |d: &[f32], gates: Range<usize>, x: &[f32], width: usize| -> Result<Vec<f32>> {
             let mut dw = filled(gates.len() * width, 0.0)?;
-            let d = (d, Place { at: gates.start, ..turned(wide) });
+            let d = (d, turned(gates.start, wide));
             let size = (gates.len(), width, order.rows());
-            run.product(size, d, (x, packed(width)), 0.0, (&mut dw, packed(width)), true)?;
+            multiply(run.op, size, d, (x, packed(0, width)), 0.0, (&mut dw, packed(0, width)), true)?;
             Ok(dw)
         };
         if g.dw_ih.is_some() {
@@ -135,7 +135,7 @@ impl CpuBackend {
         }
         for (to, d) in [(&g.db_ih, da), (&g.db_hh, du)] {
             if let Some(to) = to {
-                store_grad(OP, to, &column_sums(d, wide)?)?;
+                store_grad(OP, to, &matrix_column_sums(d, wide)?)?;
             }
         }
         Ok(())
@@ -177,17 +177,16 @@ impl Part<'_> {
             }
             let d = at * batch * wide;
             if before {
-                let (from, w) =
-                    (Place { at: d + 2 * h, ..packed(wide) }, Place { at: 2 * h * h, ..packed(h) });
-                let to = (&mut *back, packed(h));
-                run.product((batch, h, h), (self.du, from), (&saved.w_hh, w), 0.0, to, alone)?;
+                let (from, w) = (packed(d + 2 * h, wide), packed(2 * h * h, h));
+                let to = (&mut *back, packed(0, h));
+                multiply(run.op, (batch, h, h), (self.du, from), (&saved.w_hh, w), 0.0, to, alone)?;
                 for b in live(at) {
                     self.reset::<T>(run, saved, at, b, &back[b * h..][..h]);
                 }
             }
             let used = if before { 2 * h } else { wide };
-            let (from, to) = (Place { at: d, ..packed(wide) }, (&mut *back, packed(h)));
-            run.product((batch, h, used), (self.du, from), (&saved.w_hh, packed(h)), 0.0, to, alone)?;
+            let (from, to) = (packed(d, wide), (&mut *back, packed(0, h)));
+            multiply(run.op, (batch, h, used), (self.du, from), (&saved.w_hh, packed(0, h)), 0.0, to, alone)?;
             for b in live(at) {
                 vector::add(&mut self.dh[b * h..][..h], &back[b * h..][..h]);
             }
@@ -214,25 +213,19 @@ impl Part<'_> {
             }
             RnnCell::Gru | RnnCell::GruResetBefore => {
                 let [r, z, m, u] = [0, 1, 2, 3].map(|q| &saved.gru[q][all * h..][..h]);
-                let x = &saved.h[all * h..][..h];
-                fuse(&mut du[h..2 * h], [dh, x, m, z], |_, [up, x, m, z]| up * (x - m) * z * (1.0 - z));
-                fuse(&mut du[2 * h..], [dh, z, m], |_, [up, z, m]| up * (1.0 - z) * (1.0 - m * m));
-                fuse(dh, [z], |up, [z]| up * z);
-                if run.cell == RnnCell::Gru {
-                    let da = &mut self.da[mine * wide..][..wide];
-                    let (first, dn) = du.split_at_mut(2 * h);
-                    da[2 * h..].copy_from_slice(dn);
-                    fuse(&mut first[..h], [dn, u, r], |_, [dn, u, r]| dn * u * r * (1.0 - r));
-                    fuse(dn, [r], |dn, [r]| dn * r);
-                    da[..2 * h].copy_from_slice(first);
-                    round::<T>(da);
-                }
+                let saved = [r, z, m, u, &saved.h[all * h..][..h]];
+                let da: &mut [f32] = match run.cell {
+                    RnnCell::Gru => &mut self.da[mine * wide..][..wide],
+                    _ => &mut [],
+                };
+                gru_bwd(saved, dh, du, da);
+                round::<T>(da);
             }
             RnnCell::Tanh | RnnCell::Relu => {
                 let y = &saved.c[all * h..][..h];
                 match run.cell {
-                    RnnCell::Tanh => fuse(du, [dh, y], |_, [up, y]| up * (1.0 - y * y)),
-                    _ => fuse(du, [dh, y], |_, [up, y]| up * if y > 0.0 { 1.0 } else { 0.0 }),
+                    RnnCell::Tanh => fuse2(du, [dh, y], |_, [up, y]| up * (1.0 - y * y)),
+                    _ => fuse2(du, [dh, y], |_, [up, y]| up * if y > 0.0 { 1.0 } else { 0.0 }),
                 }
                 dh.fill(0.0);
             }
@@ -247,17 +240,17 @@ impl Part<'_> {
         let all = self.first * run.s.steps + mine;
         let (r, x) = (&saved.gru[0][all * h..][..h], &saved.h[all * h..][..h]);
         let dr = &mut self.du[mine * run.gates()..][..h];
-        fuse(dr, [d, x, r], |_, [d, x, r]| d * x * r * (1.0 - r));
+        fuse3(dr, [d, x, r], |_, [d, x, r]| d * x * r * (1.0 - r));
         round::<T>(dr);
         let rh = &mut self.rh[mine * h..][..h];
-        fuse(rh, [r, x], |_, [r, x]| r * x);
+        fuse2(rh, [r, x], |_, [r, x]| r * x);
         round::<T>(rh);
-        fuse(&mut self.dh[b * h..][..h], [d, r], |dh, [d, r]| dh + d * r);
+        fuse2(&mut self.dh[b * h..][..h], [d, r], |dh, [d, r]| dh + d * r);
     }
 }
 
 /// Gradients of the gates of an LSTM's row before their activation, and of its cell state; `up` is that of the hidden state.
-fn lstm_bwd(
+pub(super) fn lstm_bwd(
     gates: &[f32],
     [c, next]: [&[f32]; 2],
     up: &[f32],
@@ -269,10 +262,28 @@ fn lstm_bwd(
     let [i, f, g, o] = [0, 1, 2, 3].map(|q| &gates[q * n..(q + 1) * n]);
     room.copy_from_slice(next);
     activate(Activation::Tanh, room);
-    fuse(&mut du[3 * n..], [up, room, o], |_, [up, t, o]| up * t * o * (1.0 - o));
-    fuse(dc, [up, room, o], |dc, [up, t, o]| dc + up * o * (1.0 - t * t));
-    fuse(&mut du[..n], [dc, g, i], |_, [dc, g, i]| dc * g * i * (1.0 - i));
-    fuse(&mut du[n..2 * n], [dc, c, f], |_, [dc, c, f]| dc * c * f * (1.0 - f));
-    fuse(&mut du[2 * n..3 * n], [dc, i, g], |_, [dc, i, g]| dc * i * (1.0 - g * g));
-    fuse(dc, [f], |dc, [f]| dc * f);
+    fuse3(&mut du[3 * n..], [up, room, o], |_, [up, t, o]| up * t * o * (1.0 - o));
+    fuse3(dc, [up, room, o], |dc, [up, t, o]| dc + up * o * (1.0 - t * t));
+    fuse3(&mut du[..n], [dc, g, i], |_, [dc, g, i]| dc * g * i * (1.0 - i));
+    fuse3(&mut du[n..2 * n], [dc, c, f], |_, [dc, c, f]| dc * c * f * (1.0 - f));
+    fuse3(&mut du[2 * n..3 * n], [dc, i, g], |_, [dc, i, g]| dc * i * (1.0 - g * g));
+    fuse1(dc, [f], |dc, [f]| dc * f);
+}
+
+/// Gradients of the gates of a GRU's row before their activation, as the recurrent weights (`du`) and the input weights (`da`) make them; `up` is
+/// that of the next state and becomes its direct part of that of the state. Without `da` the reset gate comes before the product: its gradient is
+/// left out.
+pub(super) fn gru_bwd([r, z, m, u, x]: [&[f32]; 5], up: &mut [f32], du: &mut [f32], da: &mut [f32]) {
+    let n = x.len();
+    let (rz, dn) = du.split_at_mut(2 * n);
+    fuse4(&mut rz[n..], [up, x, m, z], |_, [up, x, m, z]| up * (x - m) * z * (1.0 - z));
+    fuse3(dn, [up, z, m], |_, [up, z, m]| up * (1.0 - z) * (1.0 - m * m));
+    fuse1(up, [z], |up, [z]| up * z);
+    if da.is_empty() {
+        return;
+    }
+    fuse3(&mut rz[..n], [dn, u, r], |_, [dn, u, r]| dn * u * r * (1.0 - r));
+    da[..2 * n].copy_from_slice(rz);
+    da[2 * n..].copy_from_slice(dn);
+    fuse1(dn, [r], |dn, [r]| dn * r);
 }

@@ -53,23 +53,23 @@ impl CpuBackend {
         let run = Run { op: OP, cell, p, s, lengths: &lengths };
         let (h, wide, order) = (s.hidden, run.gates(), run.order());
         let zeros = |n| filled(n, 0.0f32);
-        let w_hh = vector::<T>(OP, Some(io.weights.w_hh))?.unwrap_or_default();
-        let mut bias = vector::<T>(OP, io.weights.b_hh)?.map_or_else(|| zeros(wide), Ok)?;
+        let w_hh = values::<T>(OP, io.weights.w_hh)?;
+        let mut bias = optional::<T>(OP, io.weights.b_hh)?.map_or_else(|| zeros(wide), Ok)?;
         let mut of_un = Vec::new();
         if cell.is_gru() {
             of_un = bias[2 * h..].try_to_vec()?;
             bias[2 * h..].fill(0.0);
         }
-        if let Some(b_ih) = vector::<T>(OP, io.weights.b_ih)? {
+        if let Some(b_ih) = optional::<T>(OP, io.weights.b_ih)? {
             vector::add(&mut bias, &b_ih);
         }
         let mut gates = zeros(order.rows() * wide)?;
         spread(&mut gates, &bias);
         {
             let x = run.take::<T>(io.x, order, s.input, |at, b| run.outer(at, b))?;
-            let w_ih = vector::<T>(OP, Some(io.weights.w_ih))?.unwrap_or_default();
-            let (size, to) = ((order.rows(), wide, s.input), (&mut *gates, packed(wide)));
-            run.product(size, (&x, packed(s.input)), (&w_ih, turned(s.input)), 1.0, to, true)?;
+            let w_ih = values::<T>(OP, io.weights.w_ih)?;
+            let (size, to) = ((order.rows(), wide, s.input), (&mut *gates, packed(0, wide)));
+            multiply(run.op, size, (&x, packed(0, s.input)), (&w_ih, turned(0, s.input)), 1.0, to, true)?;
         }
         let weights = Weights { w_hh: transposed(&w_hh, h)?, bias: of_un };
         let states = run.states();
@@ -79,18 +79,18 @@ impl CpuBackend {
             cs = zeros(states.rows() * h)?;
         }
         for (to, first) in [(&mut hs, io.h_0), (&mut cs, io.c_0)] {
-            for (b, x) in vector::<T>(OP, first)?.iter().flat_map(|v| v.chunks(h)).enumerate() {
+            for (b, x) in optional::<T>(OP, first)?.iter().flat_map(|v| v.chunks(h)).enumerate() {
                 to[states.row(0, b) * h..][..h].copy_from_slice(x);
             }
         }
         self.parts::<T>(&run, &weights, [&mut gates, &mut un, &mut hs, &mut cs])?;
-        run.put::<T>(&io.y.grad(false), h, |i| {
+        put_rows::<T>(run.op, &io.y.grad(false), h, |i| {
             let (at, b) = run.inner(i);
             run.live(at, b).then(|| &hs[states.row(at + 1, b) * h..][..h])
         })?;
         for (last, data) in [(io.h_t, &hs), (io.c_t, &cs)] {
             let Some(last) = last else { continue };
-            run.put::<T>(&last.grad(false), h, |b| Some(&data[states.row(s.steps, b) * h..][..h]))?;
+            put_rows::<T>(run.op, &last.grad(false), h, |b| Some(&data[states.row(s.steps, b) * h..][..h]))?;
         }
         run.keep::<T>(io.h, states, &hs, h, 0..h)?;
         run.keep::<T>(io.c, states, &cs, h, 0..h)?;
@@ -140,21 +140,21 @@ impl Part<'_> {
             let (before, after) = self.h[at * n..(at + 2) * n].split_at_mut(n);
             let gates = &mut self.gates[at * batch * wide..][..batch * wide];
             let size = (batch, used, h);
-            let to = (&mut *gates, packed(wide));
-            run.product(size, (before, packed(h)), (&w.w_hh, packed(wide)), 1.0, to, alone)?;
+            let to = (&mut *gates, packed(0, wide));
+            multiply(run.op, size, (before, packed(0, h)), (&w.w_hh, packed(0, wide)), 1.0, to, alone)?;
             let mut un: &mut [f32] = &mut [];
             if gru {
                 gates.chunks_mut(wide).for_each(|z| activate(Activation::Sigmoid, &mut z[..2 * h]));
                 un = &mut self.un[at * n..][..n];
                 spread(un, &w.bias);
                 for ((r, z), x) in reset.chunks_mut(h).zip(gates.chunks(wide)).zip(before.chunks(h)) {
-                    fuse(r, [&z[..h], x], |_, [r, x]| r * x);
+                    fuse2(r, [&z[..h], x], |_, [r, x]| r * x);
                     round::<T>(r);
                 }
                 let from = if reset.is_empty() { &*before } else { &*reset };
-                let columns = Place { at: 2 * h, ..packed(wide) };
-                let to = (&mut *un, packed(h));
-                run.product((batch, h, h), (from, packed(h)), (&w.w_hh, columns), 1.0, to, alone)?;
+                let columns = packed(2 * h, wide);
+                let to = (&mut *un, packed(0, h));
+                multiply(run.op, (batch, h, h), (from, packed(0, h)), (&w.w_hh, columns), 1.0, to, alone)?;
             }
             for b in 0..batch {
                 let row = b * h..(b + 1) * h;
@@ -196,26 +196,26 @@ impl Part<'_> {
 }
 
 /// Gates of a row after their activation, and its next cell and hidden state.
-fn lstm(z: &mut [f32], c: &[f32], next: &mut [f32], y: &mut [f32]) {
+pub(super) fn lstm(z: &mut [f32], c: &[f32], next: &mut [f32], y: &mut [f32]) {
     let n = c.len();
     activate(Activation::Sigmoid, &mut z[..2 * n]);
     activate(Activation::Tanh, &mut z[2 * n..3 * n]);
     activate(Activation::Sigmoid, &mut z[3 * n..]);
     let [i, f, g, o] = [0, 1, 2, 3].map(|q| &z[q * n..(q + 1) * n]);
-    fuse(next, [i, f, g, c], |_, [i, f, g, c]| f * c + i * g);
+    fuse4(next, [i, f, g, c], |_, [i, f, g, c]| f * c + i * g);
     y.copy_from_slice(next);
     activate(Activation::Tanh, y);
-    fuse(y, [o], |y, [o]| o * y);
+    fuse1(y, [o], |y, [o]| o * y);
 }
 
 /// The candidate of a row, whose gates r and z are there, and its next state.
-fn gru_step(cell: RnnCell, gates: &mut [f32], un: &[f32], x: &[f32], y: &mut [f32]) {
+pub(super) fn gru_step(cell: RnnCell, gates: &mut [f32], un: &[f32], x: &[f32], y: &mut [f32]) {
     let (rz, m) = gates.split_at_mut(2 * x.len());
     let (r, z) = rz.split_at(x.len());
     match cell {
-        RnnCell::GruResetBefore => fuse(m, [un], |a, [u]| a + u),
-        _ => fuse(m, [r, un], |a, [r, u]| a + r * u),
+        RnnCell::GruResetBefore => fuse1(m, [un], |a, [u]| a + u),
+        _ => fuse2(m, [r, un], |a, [r, u]| a + r * u),
     }
     activate(Activation::Tanh, m);
-    fuse(y, [z, m, x], |_, [z, m, x]| (1.0 - z) * m + z * x);
+    fuse3(y, [z, m, x], |_, [z, m, x]| (1.0 - z) * m + z * x);
 }

@@ -2,6 +2,7 @@
 //! with the input weights, and the gradients of all weights, are single products over all steps.
 
 mod backward;
+mod cells;
 mod forward;
 
 use std::ops::Range;
@@ -11,15 +12,13 @@ use rayon::prelude::*;
 use crate::cpu::rnn::row;
 use crate::cpu::scratch::*;
 use crate::cpu::values::{CHUNK, Values};
-use crate::cpu::vector::{Narrow, change_in_f32, vectorized};
+use crate::cpu::vector::product::{multiply, packed, turned};
+use crate::cpu::vector::{Narrow, change_in_f32, simd};
 use crate::cpu::*;
-use crate::matmul::{Place, product};
 use crate::ops::rnn::*;
 
 /// Rows of the batch in a part; the number is fixed, so that results do not depend on that of the threads.
 const ROWS: usize = 16;
-/// Multiplications below which one thread is faster than several.
-const SMALL: usize = 48 * 48 * 256;
 
 /// The order of rows in the buffers here: the parts of the batch behind each other, each step by step in the order of processing.
 #[derive(Clone, Copy)]
@@ -120,29 +119,6 @@ impl Run<'_> {
         self.take::<T>(v, order, width, |at, b| at * self.s.batch + b)
     }
 
-    /// Stores or adds rows: row i of `out` is `row(i)`, or zeros.
-    fn put<'x, T: Narrow>(
-        &self,
-        out: &GradMut<'_>,
-        width: usize,
-        row: impl Fn(usize) -> Option<&'x [f32]> + Sync,
-    ) -> Result<()> {
-        change_in_f32::<T>(self.op, out, |at, mut y| {
-            // A part may begin and end within a row.
-            let mut at = at;
-            while !y.is_empty() {
-                let first = at % width;
-                let n = (width - first).min(y.len());
-                let (to, rest) = y.split_at_mut(n);
-                match row(at / width) {
-                    Some(x) => to.copy_from_slice(&x[first..first + n]),
-                    None => to.fill(0.0),
-                }
-                (at, y) = (at + n, rest);
-            }
-        })
-    }
-
     /// Stores rows of states or of what is saved, [T, B, width], which lie in `order` of the parts: `columns` of rows of `wide` elements.
     fn keep<T: Narrow>(
         &self,
@@ -153,49 +129,54 @@ impl Run<'_> {
         columns: Range<usize>,
     ) -> Result<()> {
         let Some(to) = to else { return Ok(()) };
-        self.put::<T>(&to.grad(false), columns.len(), |i| {
+        put_rows::<T>(self.op, &to.grad(false), columns.len(), |i| {
             let at = order.row(i / self.s.batch, i % self.s.batch) * wide;
             Some(&data[at + columns.start..at + columns.end])
         })
     }
+}
 
-    /// y = a b + beta y.
-    fn product(
-        &self,
-        size: (usize, usize, usize),
-        a: (&[f32], Place),
-        b: (&[f32], Place),
-        beta: f32,
-        y: (&mut [f32], Place),
-        alone: bool,
-    ) -> Result<()> {
-        let threads = alone && size.0 * size.1 * size.2 >= SMALL;
-        if product(size, 1.0, a, b, beta, y, threads) {
-            Ok(())
-        } else {
-            Err(wrong_storage(self.op, DType::F32))
+/// Stores or adds rows: row i of `out` is `row(i)`, or zeros.
+fn put_rows<'x, T: Narrow>(
+    op: &'static str,
+    out: &GradMut<'_>,
+    width: usize,
+    row: impl Fn(usize) -> Option<&'x [f32]> + Sync,
+) -> Result<()> {
+    change_in_f32::<T>(op, out, |mut at, mut y| {
+        // A part may begin and end within a row.
+        while !y.is_empty() {
+            let first = at % width;
+            let n = (width - first).min(y.len());
+            let (to, rest) = y.split_at_mut(n);
+            match row(at / width) {
+                Some(x) => to.copy_from_slice(&x[first..first + n]),
+                None => to.fill(0.0),
+            }
+            (at, y) = (at + n, rest);
         }
-    }
+    })
 }
 
-/// A row-major matrix with rows of `width` elements.
-fn packed(width: usize) -> Place {
-    Place { at: 0, rows: width, cols: 1 }
-}
-
-/// The transpose of one.
-fn turned(width: usize) -> Place {
-    Place { at: 0, rows: 1, cols: width }
-}
-
-/// y = f(y, x) for each element.
-fn fuse<const N: usize>(y: &mut [f32], x: [&[f32]; N], f: impl Fn(f32, [f32; N]) -> f32) {
-    let x = x.map(|x| &x[..y.len()]);
-    vectorized(|| {
-        for (j, y) in y.iter_mut().enumerate() {
-            *y = f(*y, x.map(|x| x[j]));
+/// Functions that compute y = f(y, x) for each element of a slice and of so many others.
+macro_rules! fused {
+    ($($name:ident($n:literal: $($x:ident),+);)+) => {$(
+        fn $name(y: &mut [f32], [$($x),+]: [&[f32]; $n], f: impl Fn(f32, [f32; $n]) -> f32) {
+            simd!({
+                let n = y.len();
+                let (y, $($x),+) = (&mut y[..n], $(&$x[..n]),+);
+                for j in 0..n {
+                    y[j] = f(y[j], [$($x[j]),+]);
+                }
+            });
         }
-    });
+    )+};
+}
+fused! {
+    fuse1(1: a);
+    fuse2(2: a, b);
+    fuse3(3: a, b, c);
+    fuse4(4: a, b, c, d);
 }
 
 /// The values after a trip through a storage type.
@@ -205,13 +186,23 @@ fn round<T: Narrow>(x: &mut [f32]) {
     }
 }
 
-/// A vector as f32, or nothing.
-fn vector<T: Narrow>(op: &'static str, v: Option<View<'_>>) -> Result<Option<Vec<f32>>> {
-    v.map(|v| Values::<T>::new(op, v, &[])?.iter().map(|x| x.widen()).try_vec()).transpose()
+/// Elements as f32.
+fn values<T: Narrow>(op: &'static str, v: View<'_>) -> Result<Vec<f32>> {
+    Values::<T>::new(op, v, &[])?.iter().map(|x| x.widen()).try_vec()
+}
+
+/// The same of an operand that may be absent.
+fn optional<T: Narrow>(op: &'static str, v: Option<View<'_>>) -> Result<Option<Vec<f32>>> {
+    v.map(|v| values::<T>(op, v)).transpose()
 }
 
 /// Why a sequence is left to the reference.
 pub(super) fn why_not(s: &RnnSizes) -> Option<&'static str> {
     let empty = [s.steps, s.batch, s.input, s.hidden].contains(&0);
     empty.then_some("sequences without elements are copied by the reference")
+}
+
+/// Why a single step is.
+pub(super) fn without_elements(sizes: &[usize]) -> Option<&'static str> {
+    sizes.contains(&0).then_some("steps without elements are done by the reference")
 }

@@ -1,5 +1,7 @@
 //! Pooling on the CPU, from the definition: each window is a list of cells.
 
+mod vectorized;
+
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -7,6 +9,7 @@ use rayon::prelude::*;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::scratch::*;
 use crate::cpu::values::CHUNK;
+use crate::cpu::vector::with_narrow;
 use crate::cpu::{CpuBackend, gather, gather_f64, store, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::pool::*;
@@ -99,6 +102,9 @@ impl PoolOps for CpuBackend {
         const OP: &str = "max_pool";
         let g = check_max_pool(windows, &x, &y, index.as_ref())?;
         let _timed = self.count("max_pool");
+        if self.in_f32(OP, x.dtype(), vectorized::why_not(&g))? {
+            return with_narrow!(x.dtype(), T => self.max_pool_in_f32::<T>(&g, x, y, index));
+        }
         let (from, m) = (gather_f64(OP, x)?, g.windows());
         let (mut values, mut at) = (filled(g.planes * m, 0.0)?, filled(g.planes * m, -1i32)?);
         let windows = Windows::new(&g)?;
@@ -125,6 +131,9 @@ impl PoolOps for CpuBackend {
         const OP: &str = "max_pool_bwd";
         let g = check_max_pool_bwd(windows, &dy, &index, &dx)?;
         let _timed = self.count("max_pool_bwd");
+        if self.in_f32(OP, dy.dtype(), vectorized::why_not(&g))? {
+            return with_narrow!(dy.dtype(), T => self.max_pool_bwd_in_f32::<T>(&g, dy, index, &dx));
+        }
         let (from, at, m) = (gather_f64(OP, dy)?, gather::<i32>(OP, index)?, g.windows());
         let mut sums = filled(g.planes * g.plane(), 0.0)?;
         let windows = Windows::new(&g)?;
@@ -146,6 +155,9 @@ impl PoolOps for CpuBackend {
         const OP: &str = "avg_pool";
         let g = check_avg_pool(windows, &x, &y)?;
         let _timed = self.count("avg_pool");
+        if self.in_f32(OP, x.dtype(), vectorized::why_not(&g))? {
+            return with_narrow!(x.dtype(), T => self.avg_pool_in_f32::<T>(&g, x, y));
+        }
         let (from, m) = (gather_f64(OP, x)?, g.windows());
         let mut values = filled(g.planes * m, 0.0)?;
         let windows = Windows::new(&g)?;
@@ -162,6 +174,9 @@ impl PoolOps for CpuBackend {
         const OP: &str = "avg_pool_bwd";
         let g = check_avg_pool_bwd(windows, &dy, &dx)?;
         let _timed = self.count("avg_pool_bwd");
+        if self.in_f32(OP, dy.dtype(), vectorized::why_not(&g))? {
+            return with_narrow!(dy.dtype(), T => self.avg_pool_bwd_in_f32::<T>(&g, dy, &dx));
+        }
         let (from, m) = (gather_f64(OP, dy)?, g.windows());
         let mut sums = filled(g.planes * g.plane(), 0.0)?;
         let windows = Windows::new(&g)?;
