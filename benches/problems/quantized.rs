@@ -1,7 +1,7 @@
 //! Products of quantized and of sparse operands.
 
 use trefoil::DType;
-use trefoil::ops::quantized::{Fp8, GemmFp8, GemmW8A8, QuantWeight};
+use trefoil::ops::quantized::{Fp8, GemmFp8, GemmW8A8, QuantFormat, QuantWeight};
 
 use crate::{Context, F32, F32_BF16, Problem, bytes, flops, problem};
 
@@ -55,6 +55,30 @@ pub(super) const PROBLEMS: &[Problem] = &[
                 s.view(),
                 y.shaped_mut(&[m, n])?,
             ))
+        })
+    }),
+    problem("quantize", "int8_rows", F32_BF16, |cx, dt| {
+        let [r, c] = cx.rows();
+        let (x, mut q, mut s) =
+            (cx.normal(dt, r * c)?, cx.empty(DType::U8, r * c)?, cx.empty(DType::F32, r)?);
+        bytes(r * c * (dt.size() + 1) + r * 4, move |g| {
+            g.quantize(QuantFormat::Int8, x.shaped(&[r, c])?, q.shaped_mut(&[r, c])?, s.view_mut())
+        })
+    }),
+    problem("quantize", "int4_groups", F32_BF16, |cx, dt| {
+        let [r, c] = cx.rows();
+        let (x, mut q) = (cx.normal(dt, r * c)?, cx.empty(DType::U8, r * c / 2)?);
+        let mut s = cx.empty(DType::F32, r * c / 32)?;
+        bytes(r * c * dt.size() + r * c / 2 + r * c / 8, move |g| {
+            let (q, s) = (q.shaped_mut(&[r, c / 2])?, s.shaped_mut(&[r, c / 32])?);
+            g.quantize(QuantFormat::Int4, x.shaped(&[r, c])?, q, s)
+        })
+    }),
+    problem("dequantize", "fp8", F32_BF16, |cx, dt| {
+        let [r, c] = cx.rows();
+        let (q, s, mut y) = (cx.mask(r * c)?, cx.positive(DType::F32, 1)?, cx.empty(dt, r * c)?);
+        bytes(r * c * (dt.size() + 1), move |g| {
+            g.dequantize(QuantFormat::Fp8(Fp8::E4m3), q.shaped(&[r, c])?, s.view(), y.shaped_mut(&[r, c])?)
         })
     }),
     problem("sparse_compress", "rows", F32, |cx, dt| {

@@ -79,9 +79,9 @@ pub use self::core::tensor::{Device, MemoryFormat, Operand, Tensor};
 pub use self::core::{autograd, limits};
 pub use self::functional::{
     BatchNormStats, ConvLstmParams, EinsumPath, EinsumStep, Graph, Groups, HeatOperator, LaplacianWeights,
-    LinearCrossEntropyLoss, LuFactors, Mesh, MoeRouting, PagedCache, Position, QuantizedWeight, RnnParams,
-    RnnState, RunningStats, ScaledDotProductAttention, SelectiveScanOptions, SemiSparse, TriangleMesh,
-    sequence_lengths,
+    LinearCrossEntropyLoss, LuFactors, Mesh, MoeRouting, PagedCache, Position, QuantGranularity,
+    QuantizedWeight, RnnParams, RnnState, RunningStats, ScaledDotProductAttention, SelectiveScanOptions,
+    SemiSparse, TriangleMesh, sequence_lengths,
 };
 #[cfg(feature = "loom")]
 pub use self::interop::loom;

@@ -1,4 +1,4 @@
-//! Products of operands in 8 and 4 bits, and of sparse ones, on the CPU: decoded to f64 and multiplied.
+//! Quantization, and products of operands in 8 and 4 bits and of sparse ones, on the CPU: decoded to f64 and multiplied.
 
 use rayon::prelude::*;
 
@@ -58,6 +58,27 @@ fn fp8_value(b: u8, format: Fp8) -> f64 {
     if b & 0x80 != 0 { -size } else { size }
 }
 
+/// The code nearest to `r`, even at ties.
+fn code_of(format: QuantFormat, r: f64) -> u8 {
+    let most = format.max();
+    let integer = || if r.is_nan() { 0.0 } else { r.round_ties_even().clamp(-most, most) };
+    match format {
+        QuantFormat::Int8 => integer() as i8 as u8,
+        QuantFormat::Int4 => (integer() + 8.0) as u8,
+        QuantFormat::Fp8(_) if r.is_nan() => 0x7f,
+        QuantFormat::Fp8(format) => {
+            // Codes of positive numbers are in their order: the first one not below, or the one before it.
+            let last = if format == Fp8::E4m3 { 0x7e } else { 0x7b };
+            let size = r.abs().min(most);
+            let above = (0..last).find(|&c| fp8_value(c, format) >= size).unwrap_or(last);
+            let below = above.saturating_sub(1);
+            let (up, down) = (fp8_value(above, format) - size, size - fp8_value(below, format));
+            let nearest = if down < up || (down == up && below % 2 == 0) { below } else { above };
+            if r < 0.0 { nearest | 0x80 } else { nearest }
+        }
+    }
+}
+
 /// Pairs of kept values back in their places.
 fn expand(values: &[f64], index: &[u8]) -> Result<Vec<f64>> {
     let mut y = filled(4 * index.len(), 0.0)?;
@@ -115,6 +136,47 @@ impl QuantizedOps for CpuBackend {
         let a = operand(io.a, fa, io.fmt_a, io.scale_a, e.m)?;
         let b = operand(io.b, fb, io.fmt_b, io.scale_b, e.n)?;
         store_f64(OP, &io.y, &product(&a, &b, e)?)
+    }
+
+    fn quantize(&self, format: QuantFormat, x: View<'_>, q: ViewMut<'_>, scale: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "quantize";
+        let (g, _) = check_quantize(format, &x, &q, &scale)?;
+        let _timed = self.count("quantize");
+        let x = gather_f64(OP, x)?;
+        let largest = |x: &[f64]| {
+            x.iter().fold(0.0, |m: f64, x| if x.is_nan() || m.is_nan() { f64::NAN } else { m.max(x.abs()) })
+        };
+        // Codes are those of the scale as it is stored.
+        let scale_of = |x: &[f64]| match (largest(x) / format.max()) as f32 {
+            0.0 => 1.0,
+            s => f64::from(s),
+        };
+        let groups = || x.chunks(g.size.max(1));
+        let mut scales = groups().map(scale_of).try_vec()?;
+        let mut codes: Vec<u8> = with_capacity(x.len())?;
+        for (x, s) in groups().zip(&scales) {
+            codes.try_extend(x.iter().map(|x| code_of(format, x / s)))?;
+        }
+        if format.per_byte() == 2 {
+            codes = codes.chunks_exact(2).map(|c| c[0] | c[1] << 4).try_vec()?;
+        }
+        // Without elements a scale is that of zeros.
+        scales.try_extend((scales.len()..scale.numel()).map(|_| 1.0))?;
+        store(OP, &q, &codes)?;
+        store_f64(OP, &scale, &scales)
+    }
+
+    fn dequantize(&self, format: QuantFormat, q: View<'_>, scale: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "dequantize";
+        let (g, f) = check_dequantize(format, &q, &scale, &y)?;
+        let _timed = self.count("dequantize");
+        let (q, scale) = (gather::<u8>(OP, q)?, gather_f64(OP, scale)?);
+        let value = |r: usize, c: usize| match format {
+            QuantFormat::Int8 => int8(q[r * g.k + c]),
+            QuantFormat::Int4 => f64::from(q[r * f.pitch + c / 2] >> (4 * (c % 2)) & 15) - 8.0,
+            QuantFormat::Fp8(format) => fp8_value(q[r * g.k + c], format),
+        };
+        store_f64(OP, &y, &decoded(g.rows, g.k, f, &scale, value)?)
     }
 
     fn sparse_compress(&self, x: View<'_>, values: ViewMut<'_>, index: ViewMut<'_>) -> Result<()> {

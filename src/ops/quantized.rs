@@ -1,4 +1,4 @@
-//! Products of operands in 8 and 4 bits, and of sparse ones: parameters and checks.
+//! Quantization to 8 and 4 bits, products of such operands, and of sparse ones: parameters and checks.
 
 use crate::ops::check;
 use crate::buffer::{View, ViewMut};
@@ -35,6 +35,44 @@ pub enum Fp8 {
     E4m3,
     /// 5 bits of exponent, 2 of mantissa; infinities and NaN as IEEE 754.
     E5m2,
+}
+
+impl Fp8 {
+    /// The largest finite number.
+    pub const fn max(self) -> f64 {
+        match self {
+            Fp8::E4m3 => 448.0,
+            Fp8::E5m2 => 57344.0,
+        }
+    }
+}
+
+/// Codes of [`QuantizedOps::quantize`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QuantFormat {
+    /// Signed 8-bit integers of -127 to 127, as bytes.
+    Int8,
+    /// Unsigned 4-bit codes of 1 to 15, which stand for -7 to 7, two per byte (the even element in the low half).
+    Int4,
+    /// Bit patterns of 8-bit floating-point numbers.
+    Fp8(Fp8),
+}
+
+impl QuantFormat {
+    /// The largest magnitude that a code stands for: the scale is the largest magnitude of a group divided by it.
+    pub const fn max(self) -> f64 {
+        match self {
+            QuantFormat::Int8 => 127.0,
+            QuantFormat::Int4 => 7.0,
+            QuantFormat::Fp8(format) => format.max(),
+        }
+    }
+
+    /// Elements per byte.
+    pub const fn per_byte(self) -> usize {
+        if matches!(self, QuantFormat::Int4) { 2 } else { 1 }
+    }
 }
 
 io_struct! {
@@ -86,6 +124,13 @@ op_family! {
         fn gemm_w8a8(&self, io: GemmW8A8<'_>) -> Result<()>;
         /// y [M, N] = (decode(a) * scale_a) (decode(b) * scale_b)^T of 8-bit floating-point numbers, accumulated in f32. Contiguous.
         fn gemm_fp8(&self, io: GemmFp8<'_>) -> Result<()>;
+        /// Symmetric quantization: `scale` = the largest magnitude of a group of x / [`QuantFormat::max`], 1 where that is 0; `q` = the code nearest
+        /// to x / scale, even at ties; NaN is 0 in integers. x [..., K] is f32, f16 or bf16; `q` u8 of its shape, with two elements per byte
+        /// [..., K/2]; `scale` f32: one element for all of x, [...] with one per row, or [..., G] with one per K/G elements. Contiguous. Source
+        /// `torch.ao.quantization` with symmetric observers.
+        fn quantize(&self, format: QuantFormat, x: View<'_>, q: ViewMut<'_>, scale: ViewMut<'_>) -> Result<()>;
+        /// y = scale * q, the inverse of [`QuantizedOps::quantize`] with the same shapes; y is f32, f16 or bf16.
+        fn dequantize(&self, format: QuantFormat, q: View<'_>, scale: View<'_>, y: ViewMut<'_>) -> Result<()>;
         /// 2:4 sparsity: of every four neighbours in the rows of x [M, K] the two of largest magnitude, the first of equals (NaN counts as largest), in
         /// order to `values` [M, K/2]; `index` (u8 [M, K/4]) holds the place of the first + 4 * the place of the second. K is a multiple of 4.
         fn sparse_compress(&self, x: View<'_>, values: ViewMut<'_>, index: ViewMut<'_>) -> Result<()>;
@@ -279,6 +324,89 @@ pub(crate) fn check_gemm_fp8(io: &GemmFp8<'_>) -> Result<(Low, Form, Form)> {
     let inputs = [("a", io.a), ("b", io.b), ("scale_a", io.scale_a), ("scale_b", io.scale_b)];
     check::separate_output(OP, "y", &io.y, &inputs)?;
     Ok((e, fa, fb))
+}
+
+/// Rows of a checked quantization, their length, and elements per scale.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Groups {
+    pub(crate) rows: usize,
+    pub(crate) k: usize,
+    pub(crate) size: usize,
+}
+
+/// Values [..., K], their codes, and the scales; the form of the codes.
+fn check_coded(
+    op: &'static str,
+    format: QuantFormat,
+    (arg, x): (&'static str, &View<'_>),
+    q: &View<'_>,
+    scale: &View<'_>,
+) -> Result<(Groups, Form)> {
+    check::one_of(op, arg, x, DATA)?;
+    check::contiguous(op, arg, x)?;
+    let Some((&k, outer)) = x.shape().split_last() else {
+        return Err(GpuError::invalid(op, arg, "at least one axis", "shape []".to_string()));
+    };
+    let rows = outer.iter().product::<usize>();
+    if rows > i32::MAX as usize || k > i32::MAX as usize {
+        return Err(GpuError::invalid(op, arg, "fewer than 2^31 rows and columns", format!("{:?}", x.shape())));
+    }
+    let per_byte = format.per_byte();
+    if !k.is_multiple_of(per_byte) {
+        return Err(GpuError::invalid(op, arg, "rows of an even number of elements", format!("{k}")));
+    }
+    check::dtype(op, "q", q, DType::U8)?;
+    check::shape(op, "q", q, &[outer, &[k / per_byte]].concat())?;
+    check::contiguous(op, "q", q)?;
+    check::dtype(op, "scale", scale, DType::F32)?;
+    check::contiguous(op, "scale", scale)?;
+    let code = match format {
+        QuantFormat::Int8 => 0,
+        QuantFormat::Int4 => 1,
+        QuantFormat::Fp8(Fp8::E4m3) => 2,
+        QuantFormat::Fp8(Fp8::E5m2) => 3,
+    };
+    let whole = Form { code, rows_per: 0, products_per: k.max(1), stride: 1, pitch: k / per_byte };
+    let by_row = Form { rows_per: 1, ..whole };
+    match scale.shape() {
+        [] | [1] => Ok((Groups { rows, k, size: x.numel() }, whole)),
+        s if s == outer => Ok((Groups { rows, k, size: k }, by_row)),
+        [s @ .., groups] if s == outer && *groups > 0 && k.is_multiple_of(*groups) => {
+            let size = k / groups;
+            Ok((Groups { rows, k, size }, Form { products_per: size.max(1), stride: *groups, ..by_row }))
+        }
+        s => {
+            let expected = format!("[1], {outer:?}, or {outer:?} with an axis more that divides {k}");
+            Err(GpuError::invalid(op, "scale", expected, format!("{s:?}")))
+        }
+    }
+}
+
+/// Checks of [`QuantizedOps::quantize`].
+pub(crate) fn check_quantize(
+    format: QuantFormat,
+    x: &View<'_>,
+    q: &ViewMut<'_>,
+    scale: &ViewMut<'_>,
+) -> Result<(Groups, Form)> {
+    const OP: &str = "quantize";
+    let all = check_coded(OP, format, ("x", x), &q.as_view(), &scale.as_view())?;
+    check::separate_output(OP, "q", q, &[("x", *x)])?;
+    check::separate_output(OP, "scale", scale, &[("x", *x), ("q", q.as_view())])?;
+    Ok(all)
+}
+
+/// Checks of [`QuantizedOps::dequantize`].
+pub(crate) fn check_dequantize(
+    format: QuantFormat,
+    q: &View<'_>,
+    scale: &View<'_>,
+    y: &ViewMut<'_>,
+) -> Result<(Groups, Form)> {
+    const OP: &str = "dequantize";
+    let all = check_coded(OP, format, ("y", &y.as_view()), q, scale)?;
+    check::separate_output(OP, "y", y, &[("q", *q), ("scale", *scale)])?;
+    Ok(all)
 }
 
 /// A dense matrix [M, K], its values [M, K/2] and places [M, K/4]; groups of four.

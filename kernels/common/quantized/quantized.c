@@ -1,4 +1,4 @@
-/* Products of operands in 8 and 4 bits: y [m, n] = A [m, k] B^T, B [n, k], both decoded while they are loaded.
+/* Quantization to 8 and 4 bits, and products of such operands: y [m, n] = A [m, k] B^T, B [n, k], both decoded while they are loaded.
  *
  *   value = (code - zero) * scale        code: 0 int8, 1 unsigned 4 bits (even k in the low half of a byte), 2 fp8 e4m3 (finite, NaN 7f and ff),
  *                                        3 fp8 e5m2, 4 not coded (gk_t)
@@ -76,6 +76,102 @@ GK_FN gk_f gk_element(GK_GLOBAL const gk_u8* q, GK_GLOBAL const gk_u8* scale, GK
         b = q[row * form.v[5] + k];
     }
     return (gk_value_of(code, b) - f.zero) * f.scale;
+}
+
+/* The bits of the 8-bit floating-point number nearest to r >= 0, even at ties, at most `most`; `mantissa` bits after the point, exponents offset by
+ * `bias`. */
+GK_FN gk_u32 gk_fp8_of(float r, int mantissa, int bias, gk_u32 most)
+{
+    int drop = 23 - mantissa;
+    gk_u32 u = gk_as_u32(r), code;
+    if (u >> 23 > (gk_u32)(127 - bias)) code = ((u + (1u << (drop - 1)) - 1u + (u >> drop & 1u)) >> drop) - ((gk_u32)(127 - bias) << mantissa);
+    else code = (gk_u32)gk_rint(r * gk_as_f32((gk_u32)(127 + mantissa + bias - 1) << 23));
+    return code < most ? code : most;
+}
+
+/* The code nearest to r. */
+GK_FN gk_u32 gk_code_of(int code, gk_f r)
+{
+    gk_f size = gk_fabs(r), most = code == 1 ? GK_R(7.0) : GK_R(127.0);
+    if (code == 2) return gk_isnan(r) ? 0x7fu : gk_fp8_of(size, 3, 7, 0x7eu) | (r < GK_R(0.0) ? 0x80u : 0u);
+    if (code == 3) return gk_isnan(r) ? 0x7fu : gk_fp8_of(size, 2, 15, 0x7bu) | (r < GK_R(0.0) ? 0x80u : 0u);
+    int q = 0;
+    if (!gk_isnan(r)) q = (int)gk_rint(size > most ? most : size);
+    if (r < GK_R(0.0)) q = -q;
+    return code == 1 ? (gk_u32)(q + 8) : (gk_u32)q & 0xffu;
+}
+
+/* The scale of a group of this largest magnitude. */
+GK_FN gk_f gk_quant_scale(gk_f largest, gk_f most)
+{
+    gk_f scale = largest / most;
+    return scale == GK_R(0.0) ? GK_R(1.0) : scale;
+}
+
+// Units: FLOATS
+/* q = the code of x / scale, scale = largest / most (1 if that is 0), of `items` runs of 8 elements; `largest` has one element per scale. Rows of k
+ * elements; wide: runs lie in a row and a group, at aligned addresses. Launch: grid-stride over runs. */
+GK_KERNEL(quantize)(GK_IN(gk_t, x), GK_IN(gk_t, largest), GK_OUT(gk_u8, q), GK_OUT(float, scale), gk_i64 n, gk_i64 k, gk_i64 scales, GK_DIMS(form),
+                    gk_f most, int wide)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, largest); GK_BIND_OUT(gk_u8, q); GK_BIND_OUT(float, scale);
+    int code = (int)form.v[0];
+    for (gk_i64 i = gk_gid(); i < scales; i += gk_gsize()) scale[i] = (float)gk_quant_scale(gk_load(largest, i), most);
+    for (gk_i64 i = gk_gid(); i < (n + 7) / 8; i += gk_gsize()) {
+        gk_i64 at = 8 * i;
+        if (wide) {
+            gk_f s = gk_quant_scale(gk_load(largest, gk_scale_of(form, at / k, at % k)), most);
+            gk_u32 low = 0u, high = 0u;
+            GK_UNROLL for (int u = 0; u < 8; u += GK_W) {
+                gk_vec v = gk_loadv(x, at + u);
+                GK_UNROLL for (int w = 0; w < GK_W; w++) {
+                    gk_u32 c = gk_code_of(code, v.v[w] / s);
+                    if (code == 1) low |= c << (4 * (u + w));
+                    else if (u + w < 4) low |= c << (8 * (u + w));
+                    else high |= c << (8 * (u + w - 4));
+                }
+            }
+            GK_GLOBAL gk_u32* to = (GK_GLOBAL gk_u32*)(q + (code == 1 ? at / 2 : at));
+            to[0] = low;
+            if (code != 1) to[1] = high;
+        } else {
+            gk_u32 pair = 0u;
+            for (int u = 0; u < 8 && at + u < n; u++) {
+                gk_i64 row = (at + u) / k, c = (at + u) % k;
+                gk_u32 b = gk_code_of(code, gk_load(x, at + u) / gk_quant_scale(gk_load(largest, gk_scale_of(form, row, c)), most));
+                if (code != 1) q[at + u] = (gk_u8)b;
+                else if (u & 1) q[(at + u) / 2] = (gk_u8)(pair | b << 4);
+                pair = b;
+            }
+        }
+    }
+}
+
+// Units: FLOATS
+/* y = value of q * scale, n elements in rows of k, in runs of 8. wide: as for quantize. Launch: grid-stride over runs. */
+GK_KERNEL(dequantize)(GK_IN(gk_u8, q), GK_IN(gk_u8, scale), GK_OUT(gk_t, y), gk_i64 n, gk_i64 k, GK_DIMS(form), int wide)
+{
+    GK_BIND_IN(gk_u8, q); GK_BIND_IN(gk_u8, scale); GK_BIND_OUT(gk_t, y);
+    int code = (int)form.v[0];
+    for (gk_i64 i = gk_gid(); i < (n + 7) / 8; i += gk_gsize()) {
+        gk_i64 at = 8 * i;
+        if (wide) {
+            gk_affine f = gk_affine_of(scale, 0, form, at / k, at % k);
+            GK_GLOBAL const gk_u32* p = (GK_GLOBAL const gk_u32*)(q + (code == 1 ? at / 2 : at));
+            gk_u32 low = p[0], high = low;
+            if (code != 1) high = p[1];
+            GK_UNROLL for (int u = 0; u < 8; u += GK_W) {
+                gk_vec v;
+                GK_UNROLL for (int w = 0; w < GK_W; w++) {
+                    gk_u32 c = code == 1 ? low >> (4 * (u + w)) & 15u : (u + w < 4 ? low : high) >> (8 * ((u + w) % 4)) & 0xffu;
+                    v.v[w] = (gk_value_of(code, c) - f.zero) * f.scale;
+                }
+                gk_storev(y, at + u, v);
+            }
+        } else {
+            for (int u = 0; u < 8 && at + u < n; u++) gk_store(y, at + u, gk_element(q, scale, 0, form, (at + u) / k, (at + u) % k));
+        }
+    }
 }
 
 /* One block per tile of 64 x 64, columns fastest. The tile's first row and column; the row and the place along k from which a thread loads; its first

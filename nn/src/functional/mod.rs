@@ -43,7 +43,7 @@ pub use self::mesh::{HeatOperator, LaplacianWeights, Mesh, TriangleMesh};
 pub use self::moe::MoeRouting;
 pub use self::norm::{BatchNormStats, RunningStats};
 pub use self::position::Position;
-pub use self::quantized::{QuantizedWeight, SemiSparse};
+pub use self::quantized::{QuantGranularity, QuantizedWeight, SemiSparse};
 pub use self::rnn::{ConvLstmParams, RnnParams, RnnState, sequence_lengths};
 pub(crate) use self::rnn::{check_lengths, steps_to_run};
 #[cfg(feature = "loom")]

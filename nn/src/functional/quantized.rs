@@ -1,8 +1,9 @@
-//! Products with quantized and with 2:4 sparse operands. They have no gradient: their results are cut from the graph.
+//! Quantization, products with quantized and with 2:4 sparse operands. They have no gradient: their results are cut from the graph.
 
 use trefoil::DType;
-use trefoil::ops::quantized::{Fp8, GemmFp8, GemmW8A8, QuantWeight};
+use trefoil::ops::quantized::{Fp8, GemmFp8, GemmW8A8, QuantFormat, QuantWeight};
 
+use crate::core::autograd::BackwardCtx;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, same_device};
 use crate::functional::operand::{operand, view};
@@ -29,6 +30,18 @@ pub enum QuantizedWeight {
     },
 }
 
+/// Elements that share a scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QuantGranularity {
+    /// All of them.
+    Tensor,
+    /// Those along the last axis.
+    Row,
+    /// So many neighbours along the last axis, whose size is a multiple of it.
+    Group(usize),
+}
+
 /// Size of the first axis, or 0 for a scalar, which the backend refuses.
 fn rows(t: &Tensor) -> usize {
     t.shape().first().copied().unwrap_or(0)
@@ -42,6 +55,59 @@ pub struct SemiSparse {
 }
 
 impl Tensor {
+    /// Symmetric quantization of floats (f32, f16, bf16) `[..., K]`: codes, u8 of the same shape (with 4 bits `[..., K / 2]`), and f32 scales
+    /// `[1]`, `[...]` or `[..., K / group]`. A scale is the largest magnitude divided by the format's largest number, a code the one nearest to
+    /// x / scale, even at ties. No gradient; [`Tensor::fake_quantize`] has one. Errors: `Invalid` for other dtypes, a group that does not divide K,
+    /// an odd K with 4 bits.
+    pub fn quantize(&self, format: QuantFormat, per: QuantGranularity) -> Result<(Tensor, Tensor)> {
+        const OP: &str = "quantize";
+        let Some((&k, outer)) = self.shape().split_last() else {
+            return Err(invalid(OP, "x", "at least one axis", "shape []"));
+        };
+        let scales = match per {
+            QuantGranularity::Tensor => vec![1],
+            QuantGranularity::Row => outer.to_vec(),
+            QuantGranularity::Group(g) if g > 0 && k.is_multiple_of(g) => [outer, &[k / g]].concat(),
+            QuantGranularity::Group(g) => {
+                return Err(invalid(OP, "group", format!("a divisor of {k}, the last axis"), format!("{g}")));
+            }
+        };
+        let x = self.detach().contiguous()?;
+        let q = Tensor::empty(x.device(), DType::U8, &[outer, &[k / format.per_byte()]].concat())?;
+        let scale = Tensor::empty(x.device(), DType::F32, &scales)?;
+        let [xo, qo, so] = [&x, &q, &scale].map(Tensor::operand);
+        x.device().quantize(format, xo.view()?, qo.view_mut()?, so.view_mut()?)?;
+        Ok((q, scale))
+    }
+
+    /// Values of `dtype` (f32, f16, bf16) for codes, which are this tensor, and `scale`, both as [`Tensor::quantize`] gives them: code times scale.
+    /// No gradient. Errors: `Invalid` for shapes and dtypes that do not fit.
+    pub fn dequantize(&self, format: QuantFormat, scale: &Tensor, dtype: DType) -> Result<Tensor> {
+        const OP: &str = "dequantize";
+        same_device(OP, self, scale)?;
+        let Some((&bytes, outer)) = self.shape().split_last() else {
+            return Err(invalid(OP, "q", "at least one axis", "shape []"));
+        };
+        let (q, scale) = (self.detach().contiguous()?, scale.detach().contiguous()?);
+        let y = Tensor::empty(q.device(), dtype, &[outer, &[bytes * format.per_byte()]].concat())?;
+        let [qo, so, yo] = [&q, &scale, &y].map(Tensor::operand);
+        q.device().dequantize(format, qo.view()?, so.view()?, yo.view_mut()?)?;
+        Ok(y)
+    }
+
+    /// x quantized and decoded again, for training that takes quantization into account: the gradient passes unchanged (straight-through
+    /// estimator, Bengio et al. 2013). Shape and dtype of x. Errors: as [`Tensor::quantize`].
+    pub fn fake_quantize(&self, format: QuantFormat, per: QuantGranularity) -> Result<Tensor> {
+        let (q, scale) = self.quantize(format, per)?;
+        let y = q.dequantize(format, &scale, self.dtype())?;
+        Ok(y.record("fake_quantize", &[self], || {
+            |cx: &mut BackwardCtx<'_>| {
+                let dy = cx.dy()?;
+                cx.give(0, dy)
+            }
+        }))
+    }
+
     /// x W^T for x `[M, K]` (f32, f16, bf16) and a quantized weight, decoded on the way and accumulated in f32: `[M, N]` in x's dtype. No
     /// gradient. Errors: `Invalid` for shapes and dtypes that do not fit.
     pub fn linear_quantized(&self, weight: &QuantizedWeight) -> Result<Tensor> {

@@ -3,10 +3,10 @@
 
 use trefoil::ops::activation::Activation;
 use trefoil::ops::conv::Conv;
-use trefoil::ops::quantized::Fp8;
+use trefoil::ops::quantized::{Fp8, QuantFormat};
 use trefoil::ops::random::Rng;
 use trefoil::ops::resample::RoiAlign;
-use trefoil_nn::{QuantizedWeight, Result, Tensor};
+use trefoil_nn::{DType, QuantGranularity, QuantizedWeight, Result, Tensor};
 
 use crate::common::everywhere::{everywhere, values};
 use crate::common::{close, cpu, devices, f32s, id, noise, tensor};
@@ -221,5 +221,39 @@ fn suppression_of_boxes() {
         assert_eq!(none.nms(&scores.narrow(0, 0, 0).unwrap(), None, 0.5).unwrap().shape(), [0]);
         assert!(boxes.nms(&scores.narrow(0, 0, 3).unwrap(), None, 0.5).is_err());
         assert!(boxes.nms(&scores, None, f64::NAN).is_err());
+    }
+}
+
+#[test]
+fn quantization_is_within_half_a_step_and_passes_gradients() {
+    let formats =
+        [QuantFormat::Int8, QuantFormat::Int4, QuantFormat::Fp8(Fp8::E4m3), QuantFormat::Fp8(Fp8::E5m2)];
+    let granularities = [QuantGranularity::Tensor, QuantGranularity::Row, QuantGranularity::Group(4)];
+    let data: Vec<f32> = (0..48).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.031).collect();
+    for d in devices() {
+        for (format, per) in formats.into_iter().flat_map(|f| granularities.map(|p| (f, p))) {
+            let what = format!("{format:?} {per:?} on {}", id(&d));
+            let x = f32s(&d, &data, &[3, 16]).with_grad();
+            let (q, scale) = x.quantize(format, per).unwrap();
+            let y = q.dequantize(format, &scale, DType::F32).unwrap();
+            let scales = values(&scale);
+            let group = data.len() / scales.len();
+            for (i, (x, y)) in data.iter().zip(values(&y)).enumerate() {
+                // Half a step: of integers half a scale, of floats half of their last place.
+                let last = match format {
+                    QuantFormat::Fp8(Fp8::E4m3) => f64::from(x.abs()) / 16.0 + scales[i / group] / 1024.0,
+                    QuantFormat::Fp8(_) => f64::from(x.abs()) / 8.0 + scales[i / group] / 65536.0,
+                    _ => scales[i / group] / 2.0,
+                };
+                assert!((f64::from(*x) - y).abs() <= last * (1.0 + 1e-5), "{what}: {x} became {y}");
+            }
+            let fake = x.fake_quantize(format, per).unwrap();
+            assert_eq!(values(&fake), values(&y), "{what}");
+            fake.mul(&fake).unwrap().sum().unwrap().backward().unwrap();
+            let want: Vec<f64> = values(&y).iter().map(|y| 2.0 * y).collect();
+            close(&values(&x.grad().unwrap()), &want, 1e-6, &what);
+        }
+        let error = f32s(&d, &data, &[3, 16]).quantize(QuantFormat::Int8, QuantGranularity::Group(5));
+        assert!(error.unwrap_err().to_string().contains("a divisor of 16"));
     }
 }

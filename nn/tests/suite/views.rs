@@ -14,7 +14,7 @@ use trefoil::ops::language_model::LogitProcessors;
 use trefoil::ops::linalg::Triangular;
 use trefoil::ops::norm::{BatchNorm, GroupNorm, InstanceNorm, RowNorm};
 use trefoil::ops::pool::Window;
-use trefoil::ops::quantized::Fp8;
+use trefoil::ops::quantized::{Fp8, QuantFormat};
 use trefoil::ops::random::Rng;
 use trefoil::ops::reduce::Reduce;
 use trefoil::ops::resample::{GridSample, Interpolate, InterpolateMode, RoiAlign, SampleMode};
@@ -23,7 +23,8 @@ use trefoil::ops::shape::PadMode;
 use trefoil_nn::losses::{self as l, Reduction};
 use trefoil_nn::{
     BatchNormStats, ConvLstmParams, CrossEntropyLoss, Device, LinearCrossEntropyLoss, MseLoss, PagedCache,
-    QuantizedWeight, Result, RnnParams, RnnState, ScaledDotProductAttention, SelectiveScanOptions, Tensor,
+    QuantGranularity, QuantizedWeight, Result, RnnParams, RnnState, ScaledDotProductAttention,
+    SelectiveScanOptions, Tensor,
 };
 
 /// An operand.
@@ -368,6 +369,12 @@ fn networks() -> Vec<Row> {
             let int4 = QuantizedWeight::Int4 { q, scale: t[3].clone(), zero: Some(t[3].clone()) };
             [t[0].linear_quantized(&int8)?, t[0].linear_quantized(&int4)?]
         };
+        "quantize" [F(M)] |t| {
+            let (q, scale) = t[0].quantize(QuantFormat::Int8, QuantGranularity::Row)?;
+            [q, scale]
+        };
+        "dequantize" [Mask(M), F(&[4])] |t| [t[0].dequantize(QuantFormat::Int8, &t[1], DType::F32)?];
+        "fake_quantize" [F(M)] |t| [t[0].fake_quantize(QuantFormat::Int4, QuantGranularity::Tensor)?];
         "linear_w8a8" [Mask(M), F(&[4]), Mask(&[3, 6]), F(&[3])] |t| [t[0].linear_w8a8(&t[1], &t[2], &t[3])?];
         "scaled_mm_fp8" [Mask(M), F(&[4]), Mask(&[3, 6]), F(&[3])] |t|
             [t[0].scaled_mm_fp8(&t[1], &t[2], &t[3], (Fp8::E4m3, Fp8::E5m2), None)?];

@@ -1,12 +1,13 @@
 //! Language models.
 
-use trefoil::DType;
 use trefoil::ops::attention::{Rope, RopeLayout};
+use trefoil::ops::gemm::{Gemm, GemmIo};
 use trefoil::ops::language_model::{
     LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd, LogitProcessors,
 };
 use trefoil::ops::loss::Reduction;
 use trefoil::ops::random::Rng;
+use trefoil::{DType, View};
 
 use super::Bound::{Derived, Exact, Stored};
 use super::loss::{draw_reduction, reduction};
@@ -73,6 +74,41 @@ fn linear_loss_backward(cx: &Cx<'_>) -> R {
         .dw(dw.g())
         .db(db.as_ref().map(|t| t.g()));
     Ok(cx.gpu.fused_linear_cross_entropy_bwd(&linear_plan(cx)?, io)?)
+}
+
+/// The low-rank factors of a case: x [M, D], A [D, r], B [r, N].
+fn low_rank<'a>(cx: &'a Cx<'_>) -> R<[View<'a>; 3]> {
+    let all = [cx.x("x")?, cx.x("A")?, cx.x("B")?];
+    match all.iter().all(|t| t.shape().len() == 2) {
+        true => Ok(all),
+        false => Err(Fail::Case("factors are matrices".into())),
+    }
+}
+
+fn lora(cx: &Cx<'_>) -> R {
+    let (base, [x, a, b]) = (cx.x("base")?, low_rank(cx)?);
+    let y = cx.like("y", &base)?;
+    let inner = [x.shape()[0], a.shape()[1]];
+    let mut h = cx.scratch(x.dtype(), inner[0] * inner[1])?;
+    cx.gpu.gemm(&Gemm::new(), GemmIo::new(x, a, h.shaped_mut(&inner)?))?;
+    let io = GemmIo::new(h.shaped(&inner)?, b, y.m()).c(Some(base));
+    Ok(cx.gpu.gemm(&Gemm::new().scaled(cx.f("s")?, 1.0), io)?)
+}
+
+/// With t = s dy B^T: dx = t A^T, dA = x^T t, dB = s (x A)^T dy.
+fn lora_backward(cx: &Cx<'_>) -> R {
+    let (dy, [x, a, b], s) = (cx.x("dy")?, low_rank(cx)?, cx.f("s")?);
+    let (dx, da, db) = (cx.like("dx", &x)?, cx.like("dA", &a)?, cx.like("dB", &b)?);
+    let inner = [x.shape()[0], a.shape()[1]];
+    let [mut h, mut t] =
+        [cx.scratch(x.dtype(), inner[0] * inner[1])?, cx.scratch(x.dtype(), inner[0] * inner[1])?];
+    let scaled = Gemm::new().scaled(s, 0.0);
+    cx.gpu.gemm(&Gemm::new(), GemmIo::new(x, a, h.shaped_mut(&inner)?))?;
+    cx.gpu.gemm(&scaled.trans(false, true), GemmIo::new(dy, b, t.shaped_mut(&inner)?))?;
+    let (h, t) = (h.shaped(&inner)?, t.shaped(&inner)?);
+    cx.gpu.gemm(&Gemm::new().trans(false, true), GemmIo::new(t, a, dx.m()))?;
+    cx.gpu.gemm(&Gemm::new().trans(true, false), GemmIo::new(x, t, da.m()))?;
+    Ok(cx.gpu.gemm(&scaled.trans(true, false), GemmIo::new(h, dy, db.m()))?)
 }
 
 fn processors(cx: &Cx<'_>) -> R<LogitProcessors> {
@@ -221,6 +257,20 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
     .bound(Stored)
     .units(16.0, "p - 1 of the target is 0 where there is one class")
     .grad_of("fused_linear_cross_entropy"),
+    k("lora_linear", "B7.8", "base, x, A, B", "s=1.0", "y", &["gemm"], lora).bound(Stored).sample(|s| {
+        let [m, d, n] = [[1, 5, 33][s.below(3)], [7, 64, 130][s.below(3)], [3, 48, 129][s.below(3)]];
+        let r = [1, 4, 16][s.below(3)];
+        s.put("base", &[m, n], Any);
+        s.put("x", &[m, d], Any);
+        s.put("A", &[d, r], Range(-0.3, 0.3));
+        s.put("B", &[r, n], Any);
+        let scale = [1.0, 0.5, 2.0][s.below(3)];
+        s.arg("s", scale);
+    }),
+    k("lora_linear_backward", "B7.8", "dy, x, A, B", "s=1.0", "dx, dA, dB", &["gemm"], lora_backward)
+        .bound(Stored)
+        .composite()
+        .grad_of("lora_linear"),
     k(
         "logit_processors",
         "B7.9",

@@ -10,7 +10,6 @@ use serde_json::Value;
 use trefoil::DType;
 use trefoil::ops::Family;
 
-pub use self::pending::PENDING;
 use crate::device::{Cx, R};
 use crate::oracle::Definition;
 use crate::sampler::Sample;
@@ -33,7 +32,6 @@ mod mesh;
 mod moe;
 mod norm;
 mod optimizer;
-mod pending;
 mod pool;
 mod quantized;
 mod random;
@@ -425,10 +423,9 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique_and_not_pending() {
+    fn names_are_unique() {
         for (i, k) in KERNELS.iter().enumerate() {
             assert!(KERNELS[..i].iter().all(|o| o.name != k.name), "{} twice", k.name);
-            assert!(!PENDING.contains(&k.name), "{} is pending and served", k.name);
             assert!(
                 k.sample.is_some() != k.forward.is_some(),
                 "{}: either a sampler or a forward kernel",

@@ -1,7 +1,7 @@
 //! Products of operands in 8 and 4 bits, and of sparse ones.
 
 use trefoil::DType;
-use trefoil::ops::quantized::{Fp8, GemmFp8, GemmW8A8, QuantWeight};
+use trefoil::ops::quantized::{Fp8, GemmFp8, GemmW8A8, QuantFormat, QuantWeight};
 
 use super::Bound::Product;
 use super::{Kernel, k};
@@ -55,6 +55,37 @@ fn fp8(cx: &Cx<'_>) -> R {
     )
     .block(cx.opt_n("block")?);
     Ok(cx.gpu.gemm_fp8(io)?)
+}
+
+fn quantize(cx: &Cx<'_>, format: QuantFormat) -> R {
+    let x = cx.x("x")?;
+    let Some((&k, outer)) = x.shape().split_last() else {
+        return Err(Fail::Case("a scalar has no rows".into()));
+    };
+    let scales = match (cx.s("per")?.as_str(), cx.opt_n("group")?) {
+        ("tensor", _) => vec![1],
+        ("row", _) => outer.to_vec(),
+        ("group", Some(g)) if k.is_multiple_of(g) => [outer, &[k / g]].concat(),
+        (per, g) => return Err(Fail::Case(format!("granularity {per} of {g:?}"))),
+    };
+    let q = cx.out("q", DType::U8, &[outer, &[k / format.per_byte()]].concat())?;
+    let scale = cx.out("scale", DType::F32, &scales)?;
+    Ok(cx.gpu.quantize(format, x, q.m(), scale.m())?)
+}
+
+fn dequantize(cx: &Cx<'_>) -> R {
+    let format = match cx.s("format")?.as_str() {
+        "int8" => QuantFormat::Int8,
+        "int4" => QuantFormat::Int4,
+        "fp8" => QuantFormat::Fp8(Fp8::E4m3),
+        f => return Err(Fail::Case(format!("format {f} is unknown"))),
+    };
+    let (q, scale) = (cx.x("q")?, cx.x("scale")?);
+    let Some((&bytes, outer)) = q.shape().split_last() else {
+        return Err(Fail::Case("a scalar has no rows".into()));
+    };
+    let y = cx.out("y", cx.dtype, &[outer, &[bytes * format.per_byte()]].concat())?;
+    Ok(cx.gpu.dequantize(format, q, scale, y.m())?)
 }
 
 fn halves(shape: &[usize], by: usize) -> R<Vec<usize>> {
@@ -150,6 +181,45 @@ fn draw_fp8(s: &mut Sample) {
     s.typed("scale_b", DType::F32, b, Range(0.5, 2.0));
 }
 
+/// Groups whose largest magnitude is `most` times a power of two, so that quotients, ties among them, are exact in f32.
+fn draw_quantize(s: &mut Sample, most: f64) {
+    let (rows, group) = ([1, 3, 17][s.below(3)], [8, 32, 6][s.below(3)]);
+    let [per, count] = [["tensor", "row", "group"][s.below(3)], ["1", "3", "5"][s.below(3)]];
+    let count = count.parse::<usize>().unwrap_or(1);
+    let (k, n) = (group * count, rows * group * count);
+    let size = match per {
+        "tensor" => n,
+        "row" => k,
+        _ => group,
+    };
+    // Quarters of a code, half of them between codes; 16-bit storage holds them.
+    let mut x: Vec<f64> = (0..n).map(|_| (s.below(2 * 25 + 1) as f64 - 25.0) / 4.0).collect();
+    for part in x.chunks_mut(size) {
+        let unit = [1.0, 0.25, 8.0][s.below(3)];
+        part.iter_mut().for_each(|x| *x = x.clamp(-most, most) * unit);
+        let at = s.below(part.len());
+        part[at] = if s.coin() { most } else { -most } * unit;
+    }
+    if s.below(4) == 0 {
+        x[..size].fill(0.0);
+    }
+    s.values("x", &[rows, k], &x);
+    s.arg("per", per);
+    if per == "group" {
+        s.arg("group", group);
+    }
+}
+
+fn draw_dequantize(s: &mut Sample) {
+    let (rows, group, count) = ([1, 3, 17][s.below(3)], [8, 32, 6][s.below(3)], 1 + s.below(4));
+    let format = ["int8", "int4", "fp8"][s.below(3)];
+    let bytes = group * count / if format == "int4" { 2 } else { 1 };
+    codes(s, "q", &[rows, bytes]);
+    s.typed("scale", DType::F32, &[rows, count], Range(0.01, 0.2));
+    s.arg("format", format);
+    s.arg("group", group);
+}
+
 fn draw_sparse(s: &mut Sample) -> usize {
     let [m, _, k] = sizes(s);
     let k = k.next_multiple_of(4);
@@ -159,6 +229,10 @@ fn draw_sparse(s: &mut Sample) -> usize {
 }
 
 const F32: &[DType] = &[DType::F32];
+const NARROW: &[DType] = &[DType::F32, DType::F16, DType::Bf16];
+
+/// Inputs, arguments and outputs of a quantization.
+const QUANTIZE: [&str; 3] = ["x", "per=\"tensor\", group=null", "q:i8/u8, scale:f32"];
 
 pub(super) const ROWS: &[&[Kernel]] = &[
     &[
@@ -195,6 +269,38 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         .dtypes(F32)
         .by(oracle::fp8)
         .sample(draw_fp8),
+    ],
+    &[
+        k("quantize_int8", "B7.11", QUANTIZE[0], QUANTIZE[1], QUANTIZE[2], &["quantize"], |cx| {
+            quantize(cx, QuantFormat::Int8)
+        })
+        .dtypes(NARROW)
+        .by(oracle::quantize_int8)
+        .sample(|s| draw_quantize(s, 127.0)),
+        k("quantize_int4", "B7.11", QUANTIZE[0], QUANTIZE[1], QUANTIZE[2], &["quantize"], |cx| {
+            quantize(cx, QuantFormat::Int4)
+        })
+        .dtypes(NARROW)
+        .by(oracle::quantize_int4)
+        .sample(|s| draw_quantize(s, 7.0)),
+        k("quantize_fp8", "B7.11", QUANTIZE[0], QUANTIZE[1], QUANTIZE[2], &["quantize"], |cx| {
+            quantize(cx, QuantFormat::Fp8(Fp8::E4m3))
+        })
+        .dtypes(NARROW)
+        .by(oracle::quantize_fp8)
+        .sample(|s| draw_quantize(s, 448.0)),
+        k(
+            "dequantize",
+            "B7.11",
+            "q:i8/u8, scale:f32",
+            "format=\"int8\", group=null",
+            "y",
+            &["dequantize"],
+            dequantize,
+        )
+        .dtypes(NARROW)
+        .by(oracle::dequantize)
+        .sample(draw_dequantize),
     ],
     &[
         k("sparse_2to4_compress", "G10", "x", "-", "values, index:u8", &["sparse_compress"], compress)

@@ -21,7 +21,9 @@ mod random;
 pub(crate) use self::elementwise::{bits, cast, logic, nan_to_num, nextafter};
 pub(crate) use self::integer::{degree, one_hot, reduce_mask};
 pub(crate) use self::optimizer::{adam_bf16, adam_codes, grad_factor, loss_scale, unscale};
-pub(crate) use self::quantized::{fp8, quantized, w8a8};
+pub(crate) use self::quantized::{
+    dequantize, fp8, quantize_fp8, quantize_int4, quantize_int8, quantized, w8a8,
+};
 pub(crate) use self::random::{
     bernoulli, bias_dropout, bias_dropout_backward, categorical, dropout, dropout_backward, exponential,
     gumbel, integers, normal, permutation, uniform, words,

@@ -140,3 +140,101 @@ mod tests {
         assert!(value(0xff, "e4m3").is_nan() && value(0x7d, "e5m2").is_nan());
     }
 }
+
+/// Code and value of the number nearest to r, at ties the one with an even code; codes of magnitudes 0 to `last` ascend.
+fn nearest(r: f64, last: u8, value: impl Fn(u8) -> f64) -> u8 {
+    let away = |c: &u8| (value(*c) - r.abs()).abs();
+    (0..=last).min_by(|a, b| away(a).total_cmp(&away(b)).then((a % 2).cmp(&(b % 2)))).unwrap_or(0)
+}
+
+/// Elements per scale for the granularity of a case.
+fn group_of(q: &Question<'_>, x: &Input) -> Result<usize, String> {
+    let last = x.shape.last().copied().unwrap_or(1);
+    match q.s("per")? {
+        "tensor" => Ok(x.values.len()),
+        "row" => Ok(last),
+        _ => Ok(q.opt_f("group")?.map_or(last, |g| g as usize)),
+    }
+}
+
+/// Codes and scales: quotients are taken of the scale in f32. The cases' quotients are exact in f32, so codes are, too.
+fn quantize(
+    q: &Question<'_>,
+    most: f64,
+    code: impl Fn(f64) -> u8,
+    signed: bool,
+) -> Result<Vec<Answer>, String> {
+    let x = q.x("x")?;
+    let group = group_of(q, &x)?;
+    let (mut codes, mut scales) = (vec![], vec![]);
+    for part in x.values.chunks(group) {
+        let largest = part.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+        let scale = if largest > 0.0 { f64::from((largest / most) as f32) } else { 1.0 };
+        codes.extend(part.iter().map(|v| i64::from(code(v / scale))));
+        scales.push(scale);
+    }
+    let mut shape = x.shape.clone();
+    let last = shape.len() - 1;
+    let scale_shape = match q.s("per")? {
+        "tensor" => vec![1],
+        "row" => shape[..last].to_vec(),
+        _ => [&shape[..last], &[shape[last] / group]].concat(),
+    };
+    if most == 7.0 {
+        codes = codes.chunks(2).map(|c| c[0] + 16 * c[1]).collect();
+        shape[last] /= 2;
+    }
+    if signed {
+        codes.iter_mut().for_each(|c| *c = i64::from(*c as u8));
+    }
+    let errors = scales.iter().map(|s| 4.0 * U * s).collect();
+    Ok(vec![
+        Answer::integers("q", DType::U8, &shape, &codes),
+        Answer::rounded("scale", DType::F32, &scale_shape, &scales, errors),
+    ])
+}
+
+fn integer(r: f64, most: f64) -> i8 {
+    let size = nearest(r, most as u8, f64::from) as i8;
+    if r < 0.0 { -size } else { size }
+}
+
+/// Signed bytes.
+pub(crate) fn quantize_int8(q: &Question<'_>) -> Result<Vec<Answer>, String> {
+    quantize(q, 127.0, |r| integer(r, 127.0) as u8, true)
+}
+
+/// 4 bits offset by 8.
+pub(crate) fn quantize_int4(q: &Question<'_>) -> Result<Vec<Answer>, String> {
+    quantize(q, 7.0, |r| (integer(r, 7.0) + 8) as u8, false)
+}
+
+/// 8-bit floats.
+pub(crate) fn quantize_fp8(q: &Question<'_>) -> Result<Vec<Answer>, String> {
+    let table: Vec<f64> = (0..=126).map(|b| decode(b, "e4m3")).collect::<Result<_, _>>()?;
+    let code = |r: f64| nearest(r, 126, |c| table[usize::from(c)]) | if r < 0.0 { 128 } else { 0 };
+    quantize(q, 448.0, code, false)
+}
+
+/// Codes times scales: one product, rounded once.
+pub(crate) fn dequantize(q: &Question<'_>) -> Result<Vec<Answer>, String> {
+    let (codes, scale) = (q.x("q")?, q.x("scale")?);
+    let format = q.s("format")?;
+    let mut shape = codes.shape.clone();
+    let last = shape.len() - 1;
+    let byte = |i: usize| codes.values[i] as u8;
+    if format == "int4" {
+        shape[last] *= 2;
+    }
+    let n = shape.iter().product::<usize>();
+    let group = q.opt_f("group")?.map_or(shape[last], |g| g as usize);
+    let value = |i: usize| match format {
+        "int8" => Ok(signed(f64::from(byte(i)))),
+        "int4" => Ok(f64::from(byte(i / 2) >> (4 * (i % 2)) & 15) - 8.0),
+        _ => decode(byte(i), "e4m3"),
+    };
+    let values =
+        (0..n).map(|i| Ok(value(i)? * scale.values[i / group])).collect::<Result<Vec<_>, String>>()?;
+    let errors = values.iter().map(|v| U * v.abs()).collect();
+    Ok(vec![Answer::rounded("y", q.dtype(), &shape, &values, errors)])
+}

@@ -2,7 +2,7 @@
 
 use super::*;
 use trefoil::ops::distance::{CdistBwd, Similarity, SimilarityBwd};
-use trefoil::ops::quantized::{Fp8, GemmFp8, GemmW8A8, QuantWeight};
+use trefoil::ops::quantized::{Fp8, GemmFp8, GemmW8A8, QuantFormat, QuantWeight};
 
 pub(super) fn distance(t: &mut Bed<'_>) {
     let (a, b, y, h) = (t.f32(12), t.f32(20), t.f32(15), t.buf(DType::F16, 20));
@@ -90,6 +90,20 @@ fn coded(t: &mut Bed<'_>) {
     t.refuse("8-bit product into another shape", &[&y], |g| {
         let (xq, wq) = (q58, q58);
         g.gemm_w8a8(GemmW8A8::new(xq, wq, scale(5)?, scale(5)?, out(&y, &[3, 5])))
+    });
+    let (int8, int4) = (QuantFormat::Int8, QuantFormat::Int4);
+    t.refuse("scales that do not divide the rows", &[&y, &i], |g| {
+        g.quantize(int8, sh(&x, &[3, 8]), out(&i, &[3, 8]), out(&y, &[3, 5]))
+    });
+    t.refuse("4-bit codes of rows of an odd number", &[&y, &i], |g| {
+        let codes = out(&i, &[24]).range(0, 8)?.reshape(&[8, 1])?;
+        g.quantize(int4, sh(&x, &[8, 3]), codes, out(&y, &[15]).range(0, 8)?)
+    });
+    t.refuse("codes of another shape", &[&y, &i], |g| {
+        g.dequantize(int4, sh(&i, &[3, 8]), scale(3)?, out(&y, &[3, 5]))
+    });
+    t.refuse("scales that are the values", &[&x], |g| {
+        g.quantize(int8, sh(&x, &[4, 6]), out(&i, &[4, 6]), out(&x, &[24]).range(0, 4)?)
     });
     t.refuse("rows that are not groups of four", &[&y, &i], |g| {
         let (v, p) = (out(&y, &[15]).range(0, 12)?.reshape(&[4, 3])?, out(&i, &[24]).range(0, 4)?);

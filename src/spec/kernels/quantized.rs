@@ -4,6 +4,35 @@
 use crate::spec::{F32, FLOATS, FLOATS64, kernel_args, kernel_table};
 
 kernel_args! {
+    /// Arguments of `quantize`.
+    QuantizeArgs {
+        x: In("gk_t"),
+        largest: In("gk_t"),
+        q: Out("gk_u8"),
+        scale: Out("float"),
+        n: I64,
+        k: I64,
+        scales: I64,
+        form: Dims,
+        most: Real,
+        wide: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `dequantize`.
+    DequantizeArgs {
+        q: In("gk_u8"),
+        scale: In("gk_u8"),
+        y: Out("gk_t"),
+        n: I64,
+        k: I64,
+        form: Dims,
+        wide: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `quant_tile`.
     QuantTileArgs {
         a: In("gk_u8"),
@@ -72,6 +101,8 @@ kernel_args! {
 
 kernel_table! {
     Quantized;
+    QUANTIZE: QuantizeArgs = "quantized/quantized.c" "quantize" [(FLOATS, &[])];
+    DEQUANTIZE: DequantizeArgs = "quantized/quantized.c" "dequantize" [(FLOATS, &[])];
     QUANT_TILE: QuantTileArgs = "quantized/quantized.c" "quant_tile" [(FLOATS, &[])];
     QUANT_INT: QuantIntArgs = "quantized/quantized.c" "quant_int" [(F32, &[])];
     QUANT_ROWS: QuantRowsArgs = "quantized/quantized.c" "quant_rows" [(FLOATS, &[])];

@@ -1,4 +1,4 @@
-//! Matrix products of 8-bit and 4-bit operands, and of 2:4 sparse ones: validation and launch.
+//! Quantization, matrix products of 8-bit and 4-bit operands, and of 2:4 sparse ones: validation and launch.
 
 mod plan;
 
@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::ops::core::Choice;
 use crate::ops::gemm::{Gemm, GemmIo, GemmOps};
 use crate::ops::quantized::*;
+use crate::ops::reduce::{Reduce, ReduceOps};
 use crate::spec::kernels::quantized::*;
 
 /// Side of the tiles (`GK_TILE`).
@@ -29,6 +30,12 @@ fn form(f: Form, scale: DType) -> DimsArg {
 
 fn tiles(e: Low) -> Grid {
     Grid::Blocks([e.m.div_ceil(TILE) * e.n.div_ceil(TILE), 1, 1])
+}
+
+/// Whether runs of 8 values and their codes lie in one row and group, at aligned addresses.
+fn wide(g: Groups, values: &View<'_>, codes: &View<'_>) -> bool {
+    let whole = |n: usize| n.is_multiple_of(8);
+    whole(g.k) && whole(g.size) && aligned16(values) && aligned16(codes)
 }
 
 impl Engine {
@@ -128,6 +135,46 @@ impl QuantizedOps for Engine {
             fb: form(fb, DType::F32),
         };
         self.launch(&QUANT_TILE, DType::F32, "", tiles(e), &args)
+    }
+
+    fn quantize(&self, format: QuantFormat, x: View<'_>, q: ViewMut<'_>, scale: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "quantize";
+        let (g, f) = check_quantize(format, &x, &q, &scale)?;
+        let (qv, sv) = (q.as_view(), scale.as_view());
+        self.check_owner_all(OP, &[("x", x), ("q", qv), ("scale", sv)])?;
+        let (n, scales) = (x.numel(), sv.numel());
+        let largest = self.scratch(x.dtype(), scales)?;
+        self.reduce(Reduce::MaxAbs, &[1], x.reshape(&[scales, g.size])?, largest.alias_mut())?;
+        let args = QuantizeArgs {
+            x: self.arg_in(&x),
+            largest: self.arg_in(&largest.view()),
+            q: self.arg_out(&q),
+            scale: self.arg_out(&scale),
+            n: long(n),
+            k: long(g.k),
+            scales: long(scales),
+            form: form(f, DType::F32),
+            most: format.max(),
+            wide: i32::from(wide(g, &x, &qv)),
+        };
+        self.launch(&QUANTIZE, x.dtype(), "", Grid::Stride(n.div_ceil(8).max(scales)), &args)
+    }
+
+    fn dequantize(&self, format: QuantFormat, q: View<'_>, scale: View<'_>, y: ViewMut<'_>) -> Result<()> {
+        const OP: &str = "dequantize";
+        let (g, f) = check_dequantize(format, &q, &scale, &y)?;
+        let v = y.as_view();
+        self.check_owner_all(OP, &[("q", q), ("scale", scale), ("y", v)])?;
+        let args = DequantizeArgs {
+            q: self.arg_in(&q),
+            scale: self.arg_in(&scale),
+            y: self.arg_out(&y),
+            n: long(v.numel()),
+            k: long(g.k),
+            form: form(f, DType::F32),
+            wide: i32::from(wide(g, &v, &q)),
+        };
+        self.launch(&DEQUANTIZE, v.dtype(), "", Grid::Stride(v.numel().div_ceil(8)), &args)
     }
 
     fn sparse_compress(&self, x: View<'_>, values: ViewMut<'_>, index: ViewMut<'_>) -> Result<()> {

@@ -128,6 +128,8 @@ pub(super) const ROWS: &[Row] = &[
     row("gemm", "`torch.matmul`, `torch.addmm`, `F.linear`, ...", "`Tensor::matmul`, `Tensor::linear`"),
     row("gemm_grouped", "", "`Tensor::gemm_grouped`").gradient("gemm_grouped"),
     row("gemm_ragged", "`F.grouped_mm`", "`Tensor::gemm_ragged`").gradient("gemm_ragged, gemm"),
+    row("quantize", "", "`Tensor::quantize`, `Tensor::fake_quantize`"),
+    row("dequantize", "", "`Tensor::dequantize`"),
     row("gemm_quantized", "", "`Tensor::linear_quantized`"),
     row("gemm_w8a8", "", "`Tensor::linear_w8a8`"),
     row("gemm_fp8", "`F.scaled_mm`", "`Tensor::scaled_mm_fp8`"),
