@@ -21,6 +21,7 @@ mod core;
 mod distance;
 mod elementwise;
 mod embedding;
+mod fourier;
 mod gemm;
 mod graph;
 mod index;
@@ -140,6 +141,7 @@ pub fn problems() -> impl Iterator<Item = &'static Problem> {
         softmax::PROBLEMS,
         gemm::PROBLEMS,
         quantized::PROBLEMS,
+        fourier::PROBLEMS,
         index::PROBLEMS,
         loss::PROBLEMS,
         loss::ROWS,

@@ -78,10 +78,10 @@ pub use self::core::host_tensor::HostTensor;
 pub use self::core::tensor::{Device, MemoryFormat, Operand, Tensor};
 pub use self::core::{autograd, limits};
 pub use self::functional::{
-    BatchNormStats, ConvLstmParams, EinsumPath, EinsumStep, Graph, Groups, HeatOperator, LaplacianWeights,
-    LinearCrossEntropyLoss, LuFactors, Mesh, MoeRouting, PagedCache, Position, QuantGranularity,
-    QuantizedWeight, RnnParams, RnnState, RunningStats, ScaledDotProductAttention, SelectiveScanOptions,
-    SemiSparse, TriangleMesh, sequence_lengths,
+    BatchNormStats, ConvLstmParams, EinsumPath, EinsumStep, FftNorm, Graph, Groups, HeatOperator,
+    LaplacianWeights, LinearCrossEntropyLoss, LuFactors, Mesh, MoeRouting, PagedCache, Position,
+    QuantGranularity, QuantizedWeight, RnnParams, RnnState, RunningStats, ScaledDotProductAttention,
+    SelectiveScanOptions, SemiSparse, Stft, TriangleMesh, sequence_lengths,
 };
 #[cfg(feature = "loom")]
 pub use self::interop::loom;

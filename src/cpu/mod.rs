@@ -13,6 +13,7 @@ mod core;
 mod distance;
 mod elementwise;
 mod embedding;
+mod fourier;
 mod gemm;
 mod graph;
 mod index;

@@ -225,6 +225,22 @@ impl Engine {
         Ok(table)
     }
 
+    /// The table of a name, made at its first use.
+    pub(crate) fn named_table(
+        &self,
+        name: (&'static str, usize, DType),
+        words: impl FnOnce() -> Vec<i64>,
+    ) -> Result<Table> {
+        let tables = || self.inner.tables.lock().unwrap_or_else(|p| p.into_inner());
+        if let Some(t) = tables().named.get(&name).cloned() {
+            self.keep_table(&t);
+            return Ok(t);
+        }
+        let table = self.table(&words())?;
+        tables().named.insert(name, table.clone());
+        Ok(table)
+    }
+
     fn find_table(&self, words: &[i64]) -> Result<Table> {
         // Its contents are the same in every replay.
         let _run = self.suspend();
@@ -280,6 +296,7 @@ impl Table {
 #[derive(Default)]
 pub(crate) struct TableCache {
     map: HashMap<Box<[i64]>, Table>,
+    named: HashMap<(&'static str, usize, DType), Table>,
     slab: Option<Arc<Buffer>>,
     /// Words of the slab that tables have.
     used: usize,

@@ -292,6 +292,7 @@ impl Engine {
             | "gat"
             | "gat_bwd"
             | "mesh_conv_bwd" => return self.explain_graph(info.name),
+            "fft" | "rfft" | "irfft" => return self.explain_fourier(info.name),
             "gemm_quantized" => return self.explain_quantized(info.name),
             "optimizer_step"
             | "optimizer_step_packed"

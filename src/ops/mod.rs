@@ -171,6 +171,8 @@ families! {
     Distance = distance { DistanceOps => DISTANCE_OPS }
     /// Losses of language models fused with their output layer, and the choice of tokens.
     LanguageModel = language_model { LanguageModelOps => LANGUAGE_MODEL_OPS, SamplingOps => SAMPLING_OPS }
+    /// Discrete Fourier transforms.
+    Fourier = fourier { FourierOps => FOURIER_OPS }
     /// Factorisations of matrices and the systems that are solved with them.
     Linalg = linalg { LinalgOps => LINALG_OPS, DecompositionOps => DECOMPOSITION_OPS }
     /// Mixture of experts.

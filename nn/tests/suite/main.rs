@@ -23,6 +23,7 @@ mod files;
 mod first_kernel;
 #[cfg(feature = "archives")]
 mod foreign_files;
+mod fourier;
 mod fused_ops;
 mod gradients;
 mod graph;

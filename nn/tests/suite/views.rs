@@ -22,9 +22,9 @@ use trefoil::ops::rnn::{Recurrence, RnnCell};
 use trefoil::ops::shape::PadMode;
 use trefoil_nn::losses::{self as l, Reduction};
 use trefoil_nn::{
-    BatchNormStats, ConvLstmParams, CrossEntropyLoss, Device, LinearCrossEntropyLoss, MseLoss, PagedCache,
-    QuantGranularity, QuantizedWeight, Result, RnnParams, RnnState, ScaledDotProductAttention,
-    SelectiveScanOptions, Tensor,
+    BatchNormStats, ConvLstmParams, CrossEntropyLoss, Device, FftNorm, LinearCrossEntropyLoss, MseLoss,
+    PagedCache, QuantGranularity, QuantizedWeight, Result, RnnParams, RnnState, ScaledDotProductAttention,
+    SelectiveScanOptions, Stft, Tensor,
 };
 
 /// An operand.
@@ -369,6 +369,17 @@ fn networks() -> Vec<Row> {
             let int4 = QuantizedWeight::Int4 { q, scale: t[3].clone(), zero: Some(t[3].clone()) };
             [t[0].linear_quantized(&int8)?, t[0].linear_quantized(&int4)?]
         };
+        "fft" [F(&[4, 6, 2])] |t| [t[0].fft(0, FftNorm::Backward)?];
+        "ifft" [F(&[4, 6, 2])] |t| [t[0].ifft(1, FftNorm::Ortho)?];
+        "fftn" [F(&[4, 6, 2])] |t| [t[0].fftn(&[0, 1], FftNorm::Backward)?];
+        "ifftn" [F(&[4, 6, 2])] |t| [t[0].ifftn(&[0, 1], FftNorm::Backward)?];
+        "rfft" [F(M)] |t| [t[0].rfft(0, FftNorm::Backward)?];
+        "rfftn" [F(M)] |t| [t[0].rfftn(&[0, 1], FftNorm::Backward)?];
+        "irfft" [F(&[4, 6, 2])] |t| [t[0].irfft(7, 0, FftNorm::Backward)?];
+        "irfftn" [F(&[4, 6, 2])] |t| [t[0].irfftn(11, &[0, 1], FftNorm::Backward)?];
+        "complex_mul" [F(&[4, 6, 2]), F(&[6, 2])] |t| [t[0].complex_mul(&t[1])?];
+        "stft" [F(&[2, 12]), F(&[4])] |t| [t[0].stft(&t[1], &Stft::new(6).hop(2))?];
+        "istft" [F(&[2, 4, 5, 2])] |t| [t[0].istft(&Tensor::ones(t[0].device(), t[0].dtype(), &[6])?, &Stft::new(6).hop(2), None)?];
         "quantize" [F(M)] |t| {
             let (q, scale) = t[0].quantize(QuantFormat::Int8, QuantGranularity::Row)?;
             [q, scale]

@@ -22,6 +22,7 @@ mod core;
 mod distance;
 mod elementwise;
 mod embedding;
+mod fourier;
 mod gemm;
 mod graph;
 mod index;
@@ -362,6 +363,7 @@ const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
     (Family::Index, &[index::ROWS]),
     (Family::Gemm, &[gemm::ROWS]),
     (Family::Quantized, &[quantized::ROWS]),
+    (Family::Fourier, &[fourier::ROWS]),
     (Family::Loss, loss::TABLES),
     (Family::Optimizer, optimizer::TABLES),
     (Family::Random, &[random::ROWS]),

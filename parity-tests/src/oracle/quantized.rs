@@ -168,8 +168,9 @@ fn quantize(
     let group = group_of(q, &x)?;
     let (mut codes, mut scales) = (vec![], vec![]);
     for part in x.values.chunks(group) {
-        let largest = part.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-        let scale = if largest > 0.0 { f64::from((largest / most) as f32) } else { 1.0 };
+        let nan = part.iter().any(|v| v.is_nan());
+        let largest = if nan { f64::NAN } else { part.iter().fold(0.0f64, |m, v| m.max(v.abs())) };
+        let scale = if largest == 0.0 { 1.0 } else { f64::from((largest / most) as f32) };
         codes.extend(part.iter().map(|v| i64::from(code(v / scale))));
         scales.push(scale);
     }
@@ -195,7 +196,7 @@ fn quantize(
 }
 
 fn integer(r: f64, most: f64) -> i8 {
-    let size = nearest(r, most as u8, f64::from) as i8;
+    let size = if r.is_nan() { 0 } else { nearest(r, most as u8, f64::from) as i8 };
     if r < 0.0 { -size } else { size }
 }
 
@@ -212,7 +213,10 @@ pub(crate) fn quantize_int4(q: &Question<'_>) -> Result<Vec<Answer>, String> {
 /// 8-bit floats.
 pub(crate) fn quantize_fp8(q: &Question<'_>) -> Result<Vec<Answer>, String> {
     let table: Vec<f64> = (0..=126).map(|b| decode(b, "e4m3")).collect::<Result<_, _>>()?;
-    let code = |r: f64| nearest(r, 126, |c| table[usize::from(c)]) | if r < 0.0 { 128 } else { 0 };
+    let code = |r: f64| match r.is_nan() {
+        true => 127,
+        false => nearest(r, 126, |c| table[usize::from(c)]) | if r < 0.0 { 128 } else { 0 },
+    };
     quantize(q, 448.0, code, false)
 }
 

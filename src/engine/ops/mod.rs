@@ -7,6 +7,7 @@ mod core;
 mod distance;
 pub(crate) mod elementwise;
 mod embedding;
+mod fourier;
 pub(crate) mod gemm;
 mod graph;
 mod index;

@@ -9,6 +9,7 @@ pub(crate) mod conv;
 pub(crate) mod distance;
 pub(crate) mod elementwise;
 pub(crate) mod embedding;
+pub(crate) mod fourier;
 pub(crate) mod gemm;
 pub(crate) mod graph;
 pub(crate) mod index;
@@ -39,6 +40,7 @@ pub(super) static FAMILIES: &[&[&KernelSpec]] = &[
     distance::KERNELS,
     elementwise::KERNELS,
     embedding::KERNELS,
+    fourier::KERNELS,
     gemm::KERNELS,
     graph::KERNELS,
     index::KERNELS,
@@ -106,6 +108,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/elementwise/unary.c",
     "common/elementwise/unary_ops.h",
     "common/embedding/embedding.c",
+    "common/fourier/fourier.c",
     "common/gemm/gemm.c",
     "common/gemm/pad.c",
     "common/gemm/ragged.c",

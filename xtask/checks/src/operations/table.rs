@@ -136,6 +136,15 @@ pub(super) const ROWS: &[Row] = &[
     row("sparse_compress", "`torch.sparse.to_sparse_semi_structured`", "`Tensor::sparse_compress`"),
     row("sparse_decompress", "`Tensor.to_dense` of it", "`SemiSparse::to_dense`"),
     row("gemm_2to4", "`torch.mm` with it", "`SemiSparse::matmul`"),
+    // Fourier transforms.
+    row(
+        "fft",
+        "`torch.fft.fft`, `torch.fft.ifft`, ...",
+        "`Tensor::fft`, `Tensor::ifft`, `Tensor::fftn`, ...",
+    )
+    .gradient("fft"),
+    row("rfft", "`torch.fft.rfft`, `torch.stft`", "`Tensor::rfft`, `Tensor::stft`").gradient("irfft"),
+    row("irfft", "`torch.fft.irfft`, `torch.istft`", "`Tensor::irfft`, `Tensor::istft`").gradient("rfft"),
     // Convolution.
     row("conv", "`F.conv1d`, `F.conv2d`, `F.conv3d`", "`Tensor::conv`, `Tensor::conv2d`, ..."),
     row("conv_transpose", "`F.conv_transpose2d`, ...", "`Tensor::conv_transpose`"),
