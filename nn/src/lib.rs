@@ -78,9 +78,10 @@ pub use self::core::host_tensor::HostTensor;
 pub use self::core::tensor::{Device, MemoryFormat, Operand, Tensor};
 pub use self::core::{autograd, limits};
 pub use self::functional::{
-    BatchNormStats, ConvLstmParams, EinsumPath, EinsumStep, Graph, Groups, HeatOperator, LaplacianWeights,
-    LinearCrossEntropyLoss, LuFactors, Mesh, MoeRouting, PagedCache, Position, QuantizedWeight, RnnParams,
-    RnnState, RunningStats, ScaledDotProductAttention, SelectiveScanOptions, SemiSparse, TriangleMesh,
+    BagMode, BatchNormStats, ConvLstmParams, EinsumPath, EinsumStep, EmbeddingBag, Graph, Groups,
+    HeatOperator, LaplacianWeights, LinearCrossEntropyLoss, LuFactors, Mesh, MoeRouting, PagedCache,
+    Position, QuantileInterpolation, QuantizedWeight, RnnParams, RnnState, RunningStats,
+    ScaledDotProductAttention, SelectiveScanOptions, SemiSparse, Spacing, TriangleMesh, Unique,
     sequence_lengths,
 };
 #[cfg(feature = "loom")]

@@ -1,5 +1,7 @@
 //! Random tensors and dropout, from counters: the same (seed, stream, offset) gives the same numbers on every backend.
 
+mod dropout;
+
 use std::sync::Arc;
 
 use trefoil::DType;

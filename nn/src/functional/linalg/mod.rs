@@ -3,6 +3,7 @@
 mod eigh;
 mod lu;
 mod matrix_exp;
+mod power;
 mod qr;
 mod triangular;
 
