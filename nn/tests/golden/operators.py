@@ -316,6 +316,11 @@ def arrangement():
         case("meshgrid", torch.meshgrid, (2,), (3,), (), indexing=indexing)
     case("cartesian_prod", torch.cartesian_prod, (2,), (3,))
     case("cartesian_prod", torch.cartesian_prod, (2,))
+    for repeated in (False, True):
+        case("combinations", torch.combinations, (4,), r=2, with_replacement=repeated)
+        case("combinations", torch.combinations, (3,), r=3, with_replacement=repeated)
+    case("combinations", torch.combinations, (2,), r=3, with_replacement=False)
+    case("unravel_index", lambda x, shape: torch.unravel_index(x, shape), ints([0, 7], [23, 12]), shape=[2, 3, 4])
     case("logspace", lambda like, start, end, steps, base: torch.logspace(start, end, steps, base), t(0.0), grad=False, start=-1.0, end=2.0, steps=4, base=10.0)
     case("vander", lambda x, increasing: torch.vander(x, increasing=increasing), (3,), grad=False, increasing=False)
     case("vander", torch.vander, t(0.0, 2.0, -1.5), grad=False, N=4, increasing=True)

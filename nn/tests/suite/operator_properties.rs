@@ -1,7 +1,7 @@
 //! Operators of PyTorch beyond its values: gradients against differences, second gradients, randomness, errors.
 
 use crate::common::everywhere::{resident, values};
-use crate::common::{cpu, devices, gradcheck, tensor};
+use crate::common::{close, cpu, devices, gradcheck, tensor};
 use trefoil::DType;
 use trefoil::ops::pool::Window;
 use trefoil::ops::random::Rng;
@@ -123,6 +123,38 @@ fn dropout_of_feature_maps_and_alpha_dropout() {
 }
 
 #[test]
+fn gumbel_softmax_draws_the_categories() {
+    for d in devices() {
+        let share = [0.5f32, 0.3, 0.2];
+        let logits: Vec<f32> = (0..2000).flat_map(|_| share.map(f32::ln)).collect();
+        let x = Tensor::from_slice(&d, &logits, &[2000, 3]).unwrap().with_grad();
+        let y = resident("gumbel_softmax", &d, || x.gumbel_softmax(0.5, true, 1, Rng::new(4)).unwrap());
+        let rows: Vec<Vec<f64>> = values(&y).chunks(3).map(<[f64]>::to_vec).collect();
+        for (i, want) in share.iter().enumerate() {
+            let drawn = rows.iter().filter(|r| (r[i] - 1.0).abs() < 1e-6).count() as f32 / 2000.0;
+            assert!((drawn - want).abs() < 0.05, "category {i}: {drawn}");
+        }
+        assert!(rows.iter().all(|r| (r.iter().sum::<f64>() - 1.0).abs() < 1e-6));
+        let soft = x.gumbel_softmax(0.5, false, 1, Rng::new(4)).unwrap();
+        let slope = |y: &Tensor| {
+            x.zero_grad().unwrap();
+            y.square().unwrap().sum().unwrap().backward().unwrap();
+            values(&x.grad().unwrap())
+        };
+        let weights = y.detach();
+        assert!(slope(&soft).iter().any(|g| g.abs() > 1e-3));
+        // Twice the one-hot value times the slope of the soft sample.
+        let want = {
+            let soft = x.gumbel_softmax(0.5, false, 1, Rng::new(4)).unwrap();
+            x.zero_grad().unwrap();
+            soft.mul(&weights).unwrap().mul_scalar(2.0).unwrap().sum().unwrap().backward().unwrap();
+            values(&x.grad().unwrap())
+        };
+        close(&slope(&y), &want, 1e-4, "gradient of a hard sample");
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_refused_by_name() {
     let d = cpu();
     let x = tensor(&d, &[2, 3], 1);
@@ -162,7 +194,13 @@ fn what_does_not_fit_is_refused_by_name() {
     refused("N, C", tensor(&d, &[3], 1).feature_dropout(0.5, Rng::new(1)));
     refused("mask", x.index_mask(&ids(&[1, 0], &[2])));
     refused("src", x.put(&ids(&[1, 0], &[2]), &x, false));
-    refused("index", x.max_unpool(&ids(&[1], &[1]), &Window::new(&[2]), None));
+    let planes = x.unsqueeze(0).unwrap();
+    refused("index", planes.max_unpool(&ids(&[1], &[1]), &Window::new(&[2]), None));
+    refused("size", planes.max_unpool(&ids(&[0; 6], &[1, 2, 3]), &Window::new(&[2]), Some(&[2, 3])));
+    refused("tau", x.gumbel_softmax(0.0, false, 1, Rng::new(1)));
+    refused("self", x.combinations(2, false));
+    refused("choices", Tensor::zeros(&d, DType::F32, &[100]).unwrap().combinations(50, false));
+    refused("integers", x.unravel_index(&[2, 3]).map(|y| y[0].clone()));
     refused("samples", tensor(&d, &[1, 2, 4, 4], 1).fractional_max_pool2d([2, 2], [2, 2], &x).map(|y| y.0));
     let bag = EmbeddingBag { mode: BagMode::Max, ..Default::default() };
     refused("weights", x.embedding_bag(&ids(&[0, 1], &[1, 2]), None, Some(&tensor(&d, &[1, 2], 1)), &bag));

@@ -311,6 +311,8 @@ fn arrangement(op: &str, a: &Args, t: &[Tensor]) -> Outputs {
         "block_diag" => one(Tensor::block_diag(&parts)),
         "meshgrid" => many(Tensor::meshgrid(&parts, a.text("indexing") == "xy")),
         "cartesian_prod" => one(Tensor::cartesian_prod(&parts)),
+        "combinations" => one(t[0].combinations(a.size("r"), a.flag("with_replacement"))),
+        "unravel_index" => many(t[0].unravel_index(&a.list::<usize>("shape"))),
         "logspace" => {
             let (d, dtype) = (t[0].device(), t[0].dtype());
             one(Tensor::logspace(d, dtype, a.num("start"), a.num("end"), a.size("steps"), a.num("base")))
@@ -340,9 +342,17 @@ fn products(op: &str, a: &Args, t: &[Tensor]) -> Outputs {
     }
 }
 
-/// Operators that wait for the device, as PyTorch's do.
-const WAIT: &[&str] =
-    &["unique", "unique_consecutive", "bincount", "index_mask", "allclose", "equal", "matrix_power"];
+/// Operators that wait for the device, as PyTorch's do, and one that uploads positions.
+const WAIT: &[&str] = &[
+    "unique",
+    "unique_consecutive",
+    "bincount",
+    "index_mask",
+    "allclose",
+    "equal",
+    "matrix_power",
+    "combinations",
+];
 
 #[derive(Deserialize)]
 struct Case {

@@ -35,10 +35,9 @@ impl Tensor {
     pub fn softshrink(&self, lambda: f64) -> Result<Tensor> {
         not_negative("softshrink", "lambda", lambda)?;
         let x = self.detach();
-        let beyond = x.abs()?.gt_scalar(lambda)?;
+        let within = x.abs()?.le_scalar(lambda)?;
         let moved = self.sub(&x.sign()?.mul_scalar(lambda)?)?;
-        // A product keeps NaN.
-        moved.where_(&beyond, &self.mul_scalar(0.0)?)
+        moved.masked_fill(&within, 0.0)
     }
 
     /// x where |x| > lambda, 0 elsewhere. Source `torch.nn.functional.hardshrink` (lambda 0.5).

@@ -1,9 +1,23 @@
-//! Grids, products of sets, and series.
+//! Grids, products and choices of sets, and series.
 
 use trefoil::DType;
 
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Device, Tensor};
+
+/// How many choices of r of n elements there are, if fewer than 2^31.
+fn number_of_choices(n: usize, r: usize, repeated: bool) -> Option<usize> {
+    let n = if repeated && r > 0 { n.saturating_add(r - 1) } else { n };
+    if r > n {
+        return Some(0);
+    }
+    let mut count: usize = 1;
+    // Each partial product is a number of choices itself.
+    for i in 0..r.min(n - r) {
+        count = count.checked_mul(n - i)? / (i + 1);
+    }
+    (count < 1 << 31).then_some(count)
+}
 
 impl Tensor {
     /// The coordinates of a grid from those of its axes, vectors or scalars: for n of them n views of one shape, the sizes of the vectors in
@@ -39,6 +53,48 @@ impl Tensor {
         let grid = Tensor::meshgrid(parts, false)?;
         let columns = grid.iter().map(|g| g.reshape(&[g.numel()])).collect::<Result<Vec<_>>>()?;
         Tensor::stack(1, &columns.iter().collect::<Vec<_>>())
+    }
+
+    /// All choices of `r` elements of a vector in lexicographic order of positions, `[n, r]`; with `repeated` an element can be chosen several
+    /// times. Source `torch.combinations`. Errors: another rank, more than 2^31 rows.
+    pub fn combinations(&self, r: usize, repeated: bool) -> Result<Tensor> {
+        const OP: &str = "combinations";
+        let &[n] = self.shape() else {
+            return Err(invalid(OP, "self", "a vector", format!("shape {:?}", self.shape())));
+        };
+        let Some(rows) = number_of_choices(n, r, repeated) else {
+            return Err(invalid(OP, "r", "a number with fewer than 2^31 choices", format!("{r} of {n}")));
+        };
+        let mut places: Vec<i64> = vec![];
+        let mut choice: Vec<usize> = if repeated { vec![0; r] } else { (0..r).collect() };
+        for _ in 0..rows {
+            places.extend(choice.iter().map(|&c| c as i64));
+            // The last position that can move does; those behind it follow closely.
+            let most = |i: usize| if repeated { n - 1 } else { n - r + i };
+            if let Some(i) = (0..r).rev().find(|&i| choice[i] < most(i)) {
+                let next = choice[i] + 1;
+                (i..r).for_each(|j| choice[j] = if repeated { next } else { next + j - i });
+            }
+        }
+        let places = Tensor::from_slice(self.device(), &places, &[rows * r])?;
+        self.index_select(0, &places)?.reshape(&[rows, r])
+    }
+
+    /// Row-major positions (integers) in a shape as positions along each of its axes. Source `torch.unravel_index`. Errors: floats.
+    pub fn unravel_index(&self, shape: &[usize]) -> Result<Vec<Tensor>> {
+        if self.dtype().is_float() {
+            return Err(invalid("unravel_index", "self", "integers", self.dtype().name()));
+        }
+        let mut rest = self.to_dtype(DType::I64)?;
+        let mut places = vec![];
+        for &n in shape.iter().rev() {
+            let size = Tensor::full(self.device(), DType::I64, &[], n.max(1) as f64)?;
+            let whole = rest.div_floor(&size)?;
+            places.push(rest.sub(&whole.mul(&size)?)?);
+            rest = whole;
+        }
+        places.reverse();
+        Ok(places)
     }
 
     /// `base` to the powers of `n` numbers from `start` to `end` in equal steps. Source `torch.logspace`.
