@@ -1,9 +1,12 @@
 //! Low-rank adapters: what they compute, what is trained, merging, files.
 
 use crate::common::everywhere::values;
+use crate::common::runs::{Folder, N, config as run_of, features, train, train_on};
 use crate::common::{close, cpu, devices, noise, tensor};
+use serde_json::{Value, json};
 use trefoil::DType;
 use trefoil::ops::activation::Activation;
+use trefoil_nn::config::{SavedRun, Weights};
 use trefoil_nn::layers::{Dense, Lora, LoraConfig, MultiHeadAttention, Sequential};
 use trefoil_nn::state_file::{self, StateFile};
 use trefoil_nn::{Device, InitContext, Layer, LayerExt, MseLoss, NnError, Optimizer, Param, Result, Tensor};
@@ -181,4 +184,76 @@ fn wrong_configurations_are_refused() {
     assert!(matches!(lora.load_adapter_state(&state), Err(NnError::StateNames { .. })));
     state.insert(first, taken.t().unwrap().contiguous().unwrap());
     assert!(matches!(lora.load_adapter_state(&state), Err(NnError::StateShape { .. })));
+}
+
+/// A run on values, with its folder.
+fn run_with(f: &Folder, name: &str, more: Value) -> Value {
+    let targets = f.floats("y.npy", &[N, 2], &noise(4, N * 2));
+    let model = json!({ "layers": [
+        { "type": "dense", "name": "body", "out_features": 5, "activation": "tanh" },
+        { "type": "dense", "name": "head", "out_features": 2 } ] });
+    let mut run = run_of(json!({ "npy": features(f), "targets": targets }), model);
+    run["optimizer"] = json!({ "type": "adam", "lr": 0.02 });
+    let train = run["train"].as_object_mut().unwrap();
+    train.insert("epochs".into(), 5.into());
+    train.insert("run".into(), f.at(name).into());
+    train.extend(more.as_object().unwrap().clone());
+    run
+}
+
+#[test]
+fn a_run_adapts_the_weights_of_another_one() {
+    for d in devices() {
+        let f = Folder::new("lora");
+        train_on(&d, &run_with(&f, "base", json!({}))).unwrap();
+        let weights = f.at("base/best.safetensors");
+        let lora = json!({ "rank": 2, "alpha": 4.0, "targets": ["body"], "modules_to_save": ["head.bias"], "weights": weights });
+        let done = train_on(&d, &run_with(&f, "adapted", json!({ "lora": lora }))).unwrap();
+        assert!(done.moved > 0.0);
+        let base = SavedRun::open(f.at("base")).unwrap().state(Weights::Best).unwrap();
+        let saved = SavedRun::open(f.at("adapted")).unwrap();
+        let after = saved.state(Weights::Last).unwrap();
+        let names: Vec<&str> = after.keys().map(String::as_str).collect();
+        let adapters = ["body.lora_A.weight", "body.lora_B.weight"];
+        assert_eq!(names, ["body.bias", adapters[0], adapters[1], "body.weight", "head.bias", "head.weight"]);
+        let floats = |state: &std::collections::BTreeMap<String, trefoil_nn::HostTensor>, name: &str| {
+            state[name].to_vec::<f32>().unwrap()
+        };
+        for name in ["body.weight", "body.bias", "head.weight"] {
+            assert_eq!(floats(&after, name), floats(&base, name), "{name} is frozen");
+        }
+        assert_ne!(floats(&after, "head.bias"), floats(&base, "head.bias"));
+        assert!(floats(&after, adapters[1]).iter().all(|&b| b != 0.0));
+        // The folder is enough to make the network again, without the file of the weights.
+        std::fs::remove_file(&weights).unwrap();
+        let data = saved.data().unwrap();
+        let sources = saved.config.sources(&data, &d).unwrap();
+        let model = saved.config.model(&d, &sources).unwrap();
+        saved.restore(&model, Weights::Last).unwrap();
+        assert_eq!(values(&find(&model, adapters[1]).get()).len(), 10);
+    }
+}
+
+#[test]
+fn runs_that_cannot_adapt_say_why() {
+    let f = Folder::new("lora-wrong");
+    train(&run_with(&f, "base", json!({}))).unwrap();
+    let refused = |lora: Value, what: &str| {
+        let e = match train(&run_with(&f, "adapted", json!({ "lora": lora }))) {
+            Err(e) => e.to_string(),
+            Ok(_) => panic!("{what}: it ran"),
+        };
+        assert!(e.contains(what), "{what}: {e}");
+    };
+    refused(json!({ "rank": 0 }), "train.lora.rank");
+    refused(json!({ "ranks": 1 }), "ranks");
+    refused(json!({ "targets": ["tail"] }), "`tail`");
+    refused(json!({ "modules_to_save": ["tail"] }), "train.lora.modules_to_save[0]");
+    refused(json!({ "weights": f.at("none.safetensors") }), "none.safetensors");
+    // A file without the frozen weights.
+    let other = InitContext::new(&cpu(), 1);
+    let path = f.at("other.safetensors");
+    let state = Dense::new(&other, 4, 5).unwrap().state_dict().unwrap();
+    state_file::save(&state, &path, &Default::default()).unwrap();
+    refused(json!({ "weights": path }), "body.weight");
 }

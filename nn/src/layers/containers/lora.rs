@@ -67,6 +67,84 @@ impl Adapter {
     }
 }
 
+/// The adapters of a model.
+#[derive(Debug)]
+pub(crate) struct Adapters {
+    list: Vec<Adapter>,
+    scale: f64,
+    merged: AtomicBool,
+}
+
+impl Adapters {
+    /// Freezes the parameters of a model and makes adapters for its matrices that the targets fit.
+    pub(crate) fn new(cx: &InitContext, model: &dyn Layer, config: &LoraConfig) -> Result<Self> {
+        if config.rank == 0 {
+            return Err(invalid(OP, "rank", "at least 1", "0"));
+        }
+        if !config.alpha.is_finite() {
+            return Err(invalid(OP, "alpha", "a finite number", format!("{}", config.alpha)));
+        }
+        let (all, mut list) = (model.named_parameters(), Vec::<Adapter>::new());
+        let mut used = vec![false; config.targets.len()];
+        for (name, weight) in &all {
+            let fit = |target: &String| fits_within(target, name);
+            if !config.targets.iter().any(fit) || list.iter().any(|a| a.weight.same(weight)) {
+                continue;
+            }
+            if let Some(adapter) = Adapter::new(cx, name, weight.clone(), config.rank)? {
+                used.iter_mut().zip(&config.targets).for_each(|(used, target)| *used |= fit(target));
+                list.push(adapter);
+            }
+        }
+        if let Some(at) = used.iter().position(|used| !used) {
+            let expected = "names of layers with matrices";
+            return Err(invalid(OP, "targets", expected, format!("`{}`", config.targets[at])));
+        }
+        if list.is_empty() {
+            return Err(invalid(OP, "targets", "at least one name", "none"));
+        }
+        all.iter().for_each(|(_, p)| p.set_requires_grad(false));
+        Ok(Adapters { list, scale: config.alpha / config.rank as f64, merged: AtomicBool::new(false) })
+    }
+
+    /// Runs the model with adapted weights.
+    pub(crate) fn run<T>(&self, forward: impl FnOnce() -> Result<T>) -> Result<T> {
+        if self.is_merged() {
+            return forward();
+        }
+        let adapted = |a: &Adapter| Ok((a.weight.clone(), a.adapted(self.scale)?));
+        parametrized(self.list.iter().map(adapted).collect::<Result<_>>()?, forward)
+    }
+
+    /// Shows the adapters.
+    pub(crate) fn visit(&self, v: &mut Visitor<'_>) {
+        for (name, p) in self.list.iter().flat_map(Adapter::state) {
+            v.param(&name, p);
+        }
+    }
+
+    fn is_merged(&self) -> bool {
+        self.merged.load(Ordering::Relaxed)
+    }
+
+    /// Adds the products to the weights, or takes them away.
+    fn merge(&self, merged: bool) -> Result<()> {
+        if self.is_merged() == merged {
+            return Ok(());
+        }
+        let scale = if merged { self.scale } else { -self.scale };
+        no_grad(|| self.list.iter().try_for_each(|a| a.weight.get().detach().assign(&a.adapted(scale)?)))?;
+        self.merged.store(merged, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The adapters under the names of `peft`.
+    fn state(&self) -> StateDict {
+        let named = self.list.iter().flat_map(Adapter::state);
+        named.map(|(name, p)| (format!("{PEFT}{name}"), p.get().detach())).collect()
+    }
+}
+
 /// A model whose weights are frozen and whose chosen matrices W read as W + alpha / rank B A while it runs (Hu et al., 2021): only A `[rank, in]`
 /// and B `[out, rank]` are trained. B begins with zeros, so that the model begins as it is.
 ///
@@ -78,9 +156,7 @@ impl Adapter {
 #[derive(Debug)]
 pub struct Lora<L> {
     model: L,
-    scale: f64,
-    adapters: Vec<Adapter>,
-    merged: AtomicBool,
+    adapters: Adapters,
 }
 
 impl<L: Layer> Lora<L> {
@@ -88,34 +164,8 @@ impl<L: Layer> Lora<L> {
     /// [unfrozen](LayerExt::unfreeze). Optimizers have to be made afterwards. Errors: a rank of 0, an alpha that is not finite, a target that
     /// fits no matrix (lazy layers have theirs from their first forward on).
     pub fn new(cx: &InitContext, model: L, config: &LoraConfig) -> Result<Self> {
-        if config.rank == 0 {
-            return Err(invalid(OP, "rank", "at least 1", "0"));
-        }
-        if !config.alpha.is_finite() {
-            return Err(invalid(OP, "alpha", "a finite number", format!("{}", config.alpha)));
-        }
-        let (all, mut adapters) = (model.named_parameters(), Vec::<Adapter>::new());
-        let mut used = vec![false; config.targets.len()];
-        for (name, weight) in &all {
-            let fit = |target: &String| fits_within(target, name);
-            if !config.targets.iter().any(fit) || adapters.iter().any(|a| a.weight.same(weight)) {
-                continue;
-            }
-            if let Some(adapter) = Adapter::new(cx, name, weight.clone(), config.rank)? {
-                used.iter_mut().zip(&config.targets).for_each(|(used, target)| *used |= fit(target));
-                adapters.push(adapter);
-            }
-        }
-        if let Some(at) = used.iter().position(|used| !used) {
-            let expected = "names of layers with matrices that no other target took";
-            return Err(invalid(OP, "targets", expected, format!("`{}`", config.targets[at])));
-        }
-        if adapters.is_empty() {
-            return Err(invalid(OP, "targets", "at least one name", "none"));
-        }
-        all.iter().for_each(|(_, p)| p.set_requires_grad(false));
-        let scale = config.alpha / config.rank as f64;
-        Ok(Lora { model, scale, adapters, merged: AtomicBool::new(false) })
+        let adapters = Adapters::new(cx, &model, config)?;
+        Ok(Lora { model, adapters })
     }
 
     /// The model.
@@ -130,47 +180,31 @@ impl<L: Layer> Lora<L> {
 
     /// Whether the adapters are part of the weights.
     pub fn is_merged(&self) -> bool {
-        self.merged.load(Ordering::Relaxed)
+        self.adapters.is_merged()
     }
 
     /// Adds the products to the weights, in place. From then on the model costs what it did without adapters, and they get no gradient.
     /// Nothing where that has been done.
     pub fn merge(&self) -> Result<()> {
-        self.add_products(true, self.scale)
+        self.adapters.merge(true)
     }
 
     /// Undoes [`merge`](Lora::merge), up to rounding.
     pub fn unmerge(&self) -> Result<()> {
-        self.add_products(false, -self.scale)
-    }
-
-    fn add_products(&self, merged: bool, scale: f64) -> Result<()> {
-        if self.is_merged() == merged {
-            return Ok(());
-        }
-        no_grad(|| {
-            self.adapters.iter().try_for_each(|a| a.weight.get().detach().assign(&a.adapted(scale)?))
-        })?;
-        self.merged.store(merged, Ordering::Relaxed);
-        Ok(())
+        self.adapters.merge(false)
     }
 
     /// The adapters alone, under the names of `peft`'s adapter files; [`state_file::save`](crate::state_file::save) writes them.
     pub fn adapter_state(&self) -> StateDict {
-        let named = self.adapters.iter().flat_map(Adapter::state);
-        named.map(|(name, p)| (format!("{PEFT}{name}"), p.get().detach())).collect()
+        self.adapters.state()
     }
 
     /// Copies adapters under the names of [`adapter_state`](Lora::adapter_state) into these, from any device. Errors: other names, shapes or
     /// dtypes; merged adapters.
     pub fn load_adapter_state(&self, state: &StateDict) -> Result<()> {
         if self.is_merged() {
-            return Err(invalid(
-                OP,
-                "self",
-                "adapters that are not merged (unmerge them before)",
-                "merged ones",
-            ));
+            let expected = "adapters that are not merged (`unmerge` them before)";
+            return Err(invalid(OP, "self", expected, "merged ones"));
         }
         let own = self.adapter_state();
         check_names(own.keys(), state.keys())?;
@@ -179,31 +213,20 @@ impl<L: Layer> Lora<L> {
         }
         own.iter().try_for_each(|(name, t)| t.assign(&state[name].detach().to_device(t.device())?))
     }
-
-    /// Runs the model with adapted weights.
-    fn run<T>(&self, forward: impl FnOnce() -> Result<T>) -> Result<T> {
-        if self.is_merged() {
-            return forward();
-        }
-        let adapted = |a: &Adapter| Ok((a.weight.clone(), a.adapted(self.scale)?));
-        parametrized(self.adapters.iter().map(adapted).collect::<Result<_>>()?, forward)
-    }
 }
 
 impl<L: Layer> Layer for Lora<L> {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.run(|| hooks::layer("", &self.model, x))
+        self.adapters.run(|| hooks::layer("", &self.model, x))
     }
 
     fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        self.run(|| hooks::layers("", &self.model, inputs))
+        self.adapters.run(|| hooks::layers("", &self.model, inputs))
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {
         v.flattened(&self.model);
-        for (name, p) in self.adapters.iter().flat_map(Adapter::state) {
-            v.param(&name, p);
-        }
+        self.adapters.visit(v);
     }
 
     fn no_gradient(&self) -> Option<String> {
