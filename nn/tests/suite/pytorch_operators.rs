@@ -388,8 +388,18 @@ fn differences(got: &Tensor, want: &Entry, tolerance: f64) -> Option<String> {
     g.iter().zip(&w).any(|(&g, &w)| !same(g, w)).then(|| format!("{g:?}, not {w:?}"))
 }
 
-/// Runs a case, and says what differs from PyTorch.
-fn wrong(c: &Case, d: &Device, float: DType) -> Option<String> {
+/// The same elements in memory of another order, or with gaps between them; gradients go to `t`.
+fn scattered(t: &Tensor) -> Tensor {
+    let view = match t.rank() {
+        0 => Ok(t.clone()),
+        1 => Tensor::stack(1, &[t, t]).and_then(|pairs| pairs.select(1, 0)),
+        _ => t.t().and_then(|t| t.contiguous()?.t()),
+    };
+    view.unwrap()
+}
+
+/// Runs a case, of views where they are asked for, and says what differs from PyTorch.
+fn wrong(c: &Case, d: &Device, float: DType, views: bool) -> Option<String> {
     let tolerance = if float == DType::F64 { 1e-9 } else { 2e-5 };
     let differentiable = c.dout.iter().any(Option::is_some);
     let place = |e: &Entry| {
@@ -410,8 +420,9 @@ fn wrong(c: &Case, d: &Device, float: DType) -> Option<String> {
         arrangement,
         products,
     ];
+    let operands: Vec<Tensor> = inputs.iter().map(|t| if views { scattered(t) } else { t.clone() }).collect();
     let before = transfers(d);
-    let result = families.iter().find_map(|f| f(&c.op, &args, &inputs));
+    let result = families.iter().find_map(|f| f(&c.op, &args, &operands));
     let moved = transfers(d) != before;
     let outputs = match result {
         Some(Ok(outputs)) => outputs,
@@ -447,25 +458,32 @@ fn wrong(c: &Case, d: &Device, float: DType) -> Option<String> {
     })
 }
 
-fn check(d: &Device, float: DType) {
+fn check(d: &Device, float: DType, views: bool) {
     let all = cases();
     assert!(all.len() > 200, "only {} cases", all.len());
     let failed: Vec<String> = all
         .iter()
         .enumerate()
-        .filter_map(|(i, c)| Some(format!("case {i}, {} {}: {}", c.op, c.args, wrong(c, d, float)?)))
+        .filter_map(|(i, c)| Some(format!("case {i}, {} {}: {}", c.op, c.args, wrong(c, d, float, views)?)))
         .collect();
     assert!(failed.is_empty(), "{} in {float} on {}:\n{}", failed.len(), id(d), failed.join("\n"));
 }
 
 #[test]
 fn values_and_gradients_are_those_of_pytorch() {
-    check(&cpu(), DType::F64);
+    check(&cpu(), DType::F64, false);
 }
 
 #[test]
 fn every_backend_gives_the_values_of_pytorch() {
     for d in devices() {
-        check(&d, DType::F32);
+        check(&d, DType::F32, false);
+    }
+}
+
+#[test]
+fn operands_may_be_views() {
+    for d in devices() {
+        check(&d, DType::F32, true);
     }
 }
