@@ -3,6 +3,7 @@
 mod arrange;
 mod grids;
 mod part;
+mod windows;
 
 use std::ops::Range;
 use std::sync::Arc;

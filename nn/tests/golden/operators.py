@@ -257,6 +257,8 @@ def pointwise():
     case("xlog1py", torch.special.xlog1py, t(0.5, 1.0, 2.0), t(0.25, 3.0, -0.5))
     case("xlog1py", torch.special.xlog1py, t(0.0, NAN, 0.0), t(-1.0, 1.0, NAN), grad=False)
     case("zeta", torch.special.zeta, t(2.0, 3.5, 5.0), t(1.0, 2.5, 0.5), grad=False)
+    case("entr", torch.special.entr, t(0.1, 0.5, 1.0, 3.0))
+    case("entr", torch.special.entr, t(0.0, -1.0, NAN, INF), grad=False)
     case("deg2rad", torch.deg2rad, t(180.0, -90.0))
     case("rad2deg", torch.rad2deg, t(1.0, -3.0))
     case("nan_to_num", torch.nan_to_num, t(NAN, INF, -INF, 1.5), nan=0.5, posinf=9.0, neginf=-9.0)
@@ -322,6 +324,16 @@ def arrangement():
     case("combinations", torch.combinations, (2,), r=3, with_replacement=False)
     case("unravel_index", lambda x, shape: torch.unravel_index(x, shape), ints([0, 7], [23, 12]), shape=[2, 3, 4])
     case("logspace", lambda like, start, end, steps, base: torch.logspace(start, end, steps, base), t(0.0), grad=False, start=-1.0, end=2.0, steps=4, base=10.0)
+    like = t(0.0)
+    for n, periodic in ((8, True), (7, False), (1, True), (0, False)):
+        kind = {"window_length": n, "periodic": periodic}
+        for name in ("hann", "blackman", "bartlett"):
+            case(f"{name}_window", lambda like, **k: getattr(torch, f"{name}_window")(**k), like, grad=False, **kind)
+        case("hamming_window", lambda like, **k: torch.hamming_window(**k), like, grad=False, alpha=0.6, beta=0.3, **kind)
+        case("kaiser_window", lambda like, **k: torch.kaiser_window(**k), like, grad=False, beta=5.0, **kind)
+    for offset in (-2, 0, 1, 5, -5):
+        for name in ("tril_indices", "triu_indices"):
+            case(name, lambda like, **k: getattr(torch, name)(**k), like, grad=False, row=3, col=4, offset=offset)
     case("vander", lambda x, increasing: torch.vander(x, increasing=increasing), (3,), grad=False, increasing=False)
     case("vander", torch.vander, t(0.0, 2.0, -1.5), grad=False, N=4, increasing=True)
     case("vander", lambda x, N, increasing: torch.linalg.vander(x, N=N), (2, 2), grad=False, N=3, increasing=True)
@@ -346,6 +358,11 @@ def products():
     case("cross", torch.linalg.cross, (3, 1), (3, 2), dim=0)
     case("multi_dot", lambda *m: torch.linalg.multi_dot(m), (2, 5), (5, 1), (1, 4), (4, 3))
     case("multi_dot", lambda *m: torch.linalg.multi_dot(m), (5,), (5, 2), (2,))
+    for upper in (False, True):
+        spd = lambda a: a @ a.mT + 2 * torch.eye(a.shape[-1])
+        factor = lambda a: torch.linalg.cholesky(spd(a), upper=upper)
+        case("cholesky_solve", lambda b, a, upper: torch.cholesky_solve(b, factor(a), upper), (2, 3, 2), (3, 3), upper=upper)
+        case("cholesky_inverse", lambda a, upper: torch.cholesky_inverse(factor(a), upper), (2, 3, 3), upper=upper)
     for n in (-2, 0, 1, 5):
         case("matrix_power", lambda x, n: torch.linalg.matrix_power(x, n), (2, 2, 2), grad=n != 0, n=n)
 

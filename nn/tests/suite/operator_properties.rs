@@ -200,6 +200,8 @@ fn what_does_not_fit_is_refused_by_name() {
     refused("tau", x.gumbel_softmax(0.0, false, 1, Rng::new(1)));
     refused("self", x.combinations(2, false));
     refused("choices", Tensor::zeros(&d, DType::F32, &[100]).unwrap().combinations(50, false));
+    refused("rows", Tensor::tril_indices(&d, 1 << 20, 1 << 20, isize::MAX));
+    refused("window", planes.max_unpool(&ids(&[0; 6], &[1, 2, 3]), &Window::new(&[2]).stride(&[]), None));
     refused("integers", x.unravel_index(&[2, 3]).map(|y| y[0].clone()));
     refused("samples", tensor(&d, &[1, 2, 4, 4], 1).fractional_max_pool2d([2, 2], [2, 2], &x).map(|y| y.0));
     let bag = EmbeddingBag { mode: BagMode::Max, ..Default::default() };

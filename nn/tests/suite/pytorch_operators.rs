@@ -6,7 +6,7 @@ use trefoil::DType;
 use trefoil::ops::index::ScatterReduce;
 use trefoil::ops::pool::Window;
 use trefoil_nn::autograd::backward;
-use trefoil_nn::{BagMode, Device, EmbeddingBag, QuantileInterpolation, Result, Spacing, Tensor};
+use trefoil_nn::{BagMode, Device, EmbeddingBag, NnError, QuantileInterpolation, Result, Spacing, Tensor};
 
 use crate::common::everywhere::{transfers, values};
 use crate::common::{cpu, devices, id};
@@ -234,6 +234,7 @@ fn pointwise(op: &str, a: &Args, t: &[Tensor]) -> Outputs {
         "i1e" => one(t[0].i1e()),
         "xlog1py" => one(t[0].xlog1py(&t[1])),
         "zeta" => one(t[0].zeta(&t[1])),
+        "entr" => one(t[0].entr()),
         "deg2rad" => one(t[0].deg2rad()),
         "rad2deg" => one(t[0].rad2deg()),
         "nan_to_num" => one(t[0].nan_to_num(a.num("nan"), Some(a.num("posinf")), Some(a.num("neginf")))),
@@ -322,8 +323,38 @@ fn arrangement(op: &str, a: &Args, t: &[Tensor]) -> Outputs {
     }
 }
 
+fn created(op: &str, a: &Args, t: &[Tensor]) -> Outputs {
+    let (d, dtype) = (t[0].device(), t[0].dtype());
+    let window = |make: fn(&Device, DType, usize, bool) -> Result<Tensor>| {
+        one(make(d, dtype, a.size("window_length"), a.flag("periodic")))
+    };
+    let place = || (a.size("row"), a.size("col"), a.int("offset"));
+    match op {
+        "hann_window" => window(Tensor::hann_window),
+        "blackman_window" => window(Tensor::blackman_window),
+        "bartlett_window" => window(Tensor::bartlett_window),
+        "hamming_window" => {
+            let (n, periodic) = (a.size("window_length"), a.flag("periodic"));
+            one(Tensor::hamming_window(d, dtype, n, periodic, a.num("alpha"), a.num("beta")))
+        }
+        "kaiser_window" => {
+            let (n, periodic) = (a.size("window_length"), a.flag("periodic"));
+            one(Tensor::kaiser_window(d, dtype, n, periodic, a.num("beta")))
+        }
+        "tril_indices" => one(Tensor::tril_indices(d, place().0, place().1, place().2)),
+        "triu_indices" => one(Tensor::triu_indices(d, place().0, place().1, place().2)),
+        _ => None,
+    }
+}
+
 fn products(op: &str, a: &Args, t: &[Tensor]) -> Outputs {
     let factors = || (a.num("beta"), a.num("alpha"));
+    let upper = a.flag("upper");
+    // Of a matrix that is positive definite.
+    let factor = |a: &Tensor| {
+        let two = Tensor::eye(a.device(), a.dtype(), a.shape()[a.rank() - 1])?.mul_scalar(2.0)?;
+        Ok::<_, NnError>(a.matmul(&a.t()?)?.add(&two)?.cholesky_ex(upper)?.0)
+    };
     match op {
         "addmm" => one(t[0].addmm(&t[1], &t[2], factors().0, factors().1)),
         "addbmm" => one(t[0].addbmm(&t[1], &t[2], factors().0, factors().1)),
@@ -337,6 +368,8 @@ fn products(op: &str, a: &Args, t: &[Tensor]) -> Outputs {
         "cross" => one(t[0].cross(&t[1], a.axis())),
         "bilinear" => one(t[0].bilinear(&t[1], &t[2], t.get(3))),
         "multi_dot" => one(Tensor::multi_dot(&t.iter().collect::<Vec<_>>())),
+        "cholesky_solve" => one(factor(&t[1]).and_then(|l| t[0].cholesky_solve(&l, upper))),
+        "cholesky_inverse" => one(factor(&t[0]).and_then(|l| l.cholesky_inverse(upper))),
         "matrix_power" => one(t[0].matrix_power(a.int("n") as i64)),
         _ => None,
     }
@@ -352,6 +385,8 @@ const WAIT: &[&str] = &[
     "equal",
     "matrix_power",
     "combinations",
+    "tril_indices",
+    "triu_indices",
 ];
 
 #[derive(Deserialize)]
@@ -418,6 +453,7 @@ fn wrong(c: &Case, d: &Device, float: DType, views: bool) -> Option<String> {
         comparisons,
         by_index,
         arrangement,
+        created,
         products,
     ];
     let operands: Vec<Tensor> = inputs.iter().map(|t| if views { scattered(t) } else { t.clone() }).collect();

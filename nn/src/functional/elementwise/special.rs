@@ -134,6 +134,11 @@ impl Tensor {
         self.mul_scalar(-FRAC_1_SQRT_2)?.erfc()?.mul_scalar(0.5)
     }
 
+    /// -x ln x, the entropy of a probability; 0 at 0 and negative infinity below. Source `torch.special.entr`.
+    pub fn entr(&self) -> Result<Tensor> {
+        self.xlogy(self)?.neg()?.masked_fill(&self.detach().lt_scalar(0.0)?, f64::NEG_INFINITY)
+    }
+
     /// Degrees as radians. Source `torch.deg2rad`.
     pub fn deg2rad(&self) -> Result<Tensor> {
         self.mul_scalar(PI / 180.0)

@@ -1,5 +1,6 @@
 //! Dense linear algebra: factorisations, systems, determinants.
 
+mod cholesky;
 mod eigh;
 mod lu;
 mod matrix_exp;

@@ -28,8 +28,8 @@ fn unpooled(op: &'static str, x: &Tensor, w: &Window, size: Option<&[usize]>) ->
         return Err(invalid(op, "size", expected, format!("{size:?}")));
     }
     let of = |(i, n): (usize, &usize)| {
-        let end = n.checked_sub(1)?.checked_mul(w.stride[i])?.checked_add(w.kernel[i])?;
-        end.checked_sub(w.padding[i].checked_mul(2)?)
+        let end = n.checked_sub(1)?.checked_mul(*w.stride.get(i)?)?.checked_add(w.kernel[i])?;
+        end.checked_sub(w.padding.get(i)?.checked_mul(2)?)
     };
     let sizes: Option<Vec<usize>> = spatial.iter().enumerate().map(of).collect();
     sizes.ok_or_else(|| invalid(op, "window", "windows that fit", format!("{w:?} for {spatial:?}")))
@@ -124,8 +124,8 @@ impl Tensor {
             let got = format!("p = {p}, {window:?}");
             return Err(invalid("lp_pool", "window", "no padding, and p other than 0", got));
         }
-        let cells: usize = window.kernel.iter().product();
         let mean = self.pow_scalar(p)?.avg_pool(window)?;
+        let cells: usize = window.kernel.iter().product();
         mean.mul_scalar(cells as f64)?.pow_scalar(1.0 / p)
     }
 }

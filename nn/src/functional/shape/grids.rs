@@ -56,14 +56,16 @@ impl Tensor {
     }
 
     /// All choices of `r` elements of a vector in lexicographic order of positions, `[n, r]`; with `repeated` an element can be chosen several
-    /// times. Source `torch.combinations`. Errors: another rank, more than 2^31 rows.
+    /// times. Source `torch.combinations`. Errors: another rank, more than 2^26
+    /// elements.
     pub fn combinations(&self, r: usize, repeated: bool) -> Result<Tensor> {
         const OP: &str = "combinations";
         let &[n] = self.shape() else {
             return Err(invalid(OP, "self", "a vector", format!("shape {:?}", self.shape())));
         };
-        let Some(rows) = number_of_choices(n, r, repeated) else {
-            return Err(invalid(OP, "r", "a number with fewer than 2^31 choices", format!("{r} of {n}")));
+        let rows = number_of_choices(n, r, repeated).filter(|rows| rows.saturating_mul(r) <= 1 << 26);
+        let Some(rows) = rows else {
+            return Err(invalid(OP, "r", "choices of at most 2^26 elements in all", format!("{r} of {n}")));
         };
         let mut places: Vec<i64> = vec![];
         let mut choice: Vec<usize> = if repeated { vec![0; r] } else { (0..r).collect() };
