@@ -479,10 +479,8 @@ fn wrong(c: &Case, d: &Device, float: DType, views: bool) -> Option<String> {
     let upstream: Vec<Option<Tensor>> = c.dout.iter().map(|e| e.as_ref().map(|e| e.on(d, float))).collect();
     let roots = outputs.iter().zip(&upstream).filter(|(_, g)| g.is_some()).map(|(y, g)| (y, g.as_ref()));
     let roots: Vec<_> = roots.collect();
-    if differentiable {
-        if let Err(e) = backward(&roots, false) {
-            return Some(format!("backward: {e}"));
-        }
+    if differentiable && let Err(e) = backward(&roots, false) {
+        return Some(format!("backward: {e}"));
     }
     c.din.iter().zip(&inputs).enumerate().find_map(|(i, (want, x))| {
         let want = want.as_ref()?;
