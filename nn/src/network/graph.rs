@@ -140,6 +140,11 @@ impl Network {
         Ok(())
     }
 
+    /// Adds the products of the adapters to the weights, and removes the adapters; the parameters stay frozen. Nothing without adapters.
+    pub fn merge_adapters(&mut self) -> Result<()> {
+        self.adapters.take().map_or(Ok(()), |adapters| adapters.merge(true))
+    }
+
     /// Names of the inputs, in the order of `forward_all`.
     pub fn input_names(&self) -> impl Iterator<Item = &str> {
         self.inputs.iter().map(|(n, _)| n.as_str())

@@ -228,9 +228,14 @@ fn a_run_adapts_the_weights_of_another_one() {
         std::fs::remove_file(&weights).unwrap();
         let data = saved.data().unwrap();
         let sources = saved.config.sources(&data, &d).unwrap();
-        let model = saved.config.model(&d, &sources).unwrap();
+        let mut model = saved.config.model(&d, &sources).unwrap();
         saved.restore(&model, Weights::Last).unwrap();
         assert_eq!(values(&find(&model, adapters[1]).get()).len(), 10);
+        let x = Tensor::linspace(&d, DType::F32, -1.0, 1.0, 8).unwrap().reshape(&[2, 4]).unwrap();
+        let want = values(&model.forward(&x).unwrap());
+        model.merge_adapters().unwrap();
+        close(&values(&model.forward(&x).unwrap()), &want, 1e-5, "merged");
+        assert!(model.named_state().iter().all(|(name, _)| !name.contains("lora")));
     }
 }
 

@@ -128,7 +128,7 @@ impl Adapters {
     }
 
     /// Adds the products to the weights, or takes them away.
-    fn merge(&self, merged: bool) -> Result<()> {
+    pub(crate) fn merge(&self, merged: bool) -> Result<()> {
         if self.is_merged() == merged {
             return Ok(());
         }
