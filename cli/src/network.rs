@@ -278,11 +278,11 @@ impl ModelFile {
             .collect();
         match self {
             ModelFile::Run(run) => {
-                let network = match run.data.graph_inputs(device, dtype)? {
+                let mut network = match run.data.graph_inputs(device, dtype)? {
                     Some(inputs) => Network::on_nodes(&cx, &run.network, "model", &inputs)?,
                     None => Network::for_items(&cx, &run.network, "model", &items)?,
                 };
-                run.config.freeze(&network)?;
+                run.config.adapt(&cx, &mut network)?;
                 Ok(Box::new(network))
             }
             ModelFile::Network(config) => Ok(Box::new(Network::for_items(&cx, config, "", &items)?)),

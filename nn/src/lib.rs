@@ -44,9 +44,9 @@
 //! | [`summary`](mod@summary), [`inspect`], [`compare`], [`plot`] | shapes and FLOPs; statistics of activations; comparison of two models; curves |
 //! | [`limits`] | the largest numbers that configurations and files may ask for |
 //!
-//! In the repository: `docs/MIGRATING.md` has the names of PyTorch, AiDotNet, Volta and Loom beside ours, `docs/OPERATIONS.md` every
-//! operation, `docs/LAYERS.md` what was checked of each layer, `docs/NETWORKS.md` and `docs/RUNS.md` the JSON formats,
-//! `docs/FIRST_MODEL.md` a model of your own, `docs/FIRST_KERNEL.md` a kernel of your own with its gradient.
+//! In the repository: `docs/MIGRATING.md` has the names of PyTorch, AiDotNet, Volta and Loom beside ours, `docs/PYTORCH.md` PyTorch's
+//! operators one by one, `docs/OPERATIONS.md` every operation, `docs/LAYERS.md` what was checked of each layer, `docs/NETWORKS.md` and
+//! `docs/RUNS.md` the JSON formats, `docs/FIRST_MODEL.md` a model of your own, `docs/FIRST_KERNEL.md` a kernel of your own with its gradient.
 //!
 //! | feature | default | what it adds |
 //! |---|---|---|
@@ -78,10 +78,11 @@ pub use self::core::host_tensor::HostTensor;
 pub use self::core::tensor::{Device, MemoryFormat, Operand, Tensor};
 pub use self::core::{autograd, limits};
 pub use self::functional::{
-    BatchNormStats, ConvLstmParams, EinsumPath, EinsumStep, FftNorm, Graph, Groups, HeatOperator,
-    LaplacianWeights, LinearCrossEntropyLoss, LuFactors, Mesh, MoeRouting, PagedCache, Position,
-    QuantGranularity, QuantizedWeight, RnnParams, RnnState, RunningStats, ScaledDotProductAttention,
-    SelectiveScanOptions, SemiSparse, Stft, TriangleMesh, sequence_lengths,
+    BagMode, BatchNormStats, ConvLstmParams, EinsumPath, EinsumStep, EmbeddingBag, FftNorm, Graph, Groups,
+    HeatOperator, LaplacianWeights, LinearCrossEntropyLoss, LuFactors, Mesh, MoeRouting, PagedCache,
+    Position, QuantGranularity, QuantileInterpolation, QuantizedWeight, RnnParams, RnnState, RunningStats,
+    ScaledDotProductAttention, SelectiveScanOptions, SemiSparse, Spacing, Stft, TriangleMesh, Unique,
+    sequence_lengths,
 };
 #[cfg(feature = "loom")]
 pub use self::interop::loom;

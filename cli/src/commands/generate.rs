@@ -93,7 +93,8 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     let length = data["length"].as_u64().unwrap_or(1) as usize;
     let device = a.backend.open()?;
     let cx = InitContext::new(&device, config.train.seed).dtype(config.train.precision.dtype());
-    let model = Network::for_items(&cx, network, "model", &[(&[length], DType::I64)])?;
+    let mut model = Network::for_items(&cx, network, "model", &[(&[length], DType::I64)])?;
+    config.adapt(&cx, &mut model)?;
     run.restore(&model, a.saved.weights())?;
     let mut options = match a.greedy {
         true => Generation::greedy(a.tokens),

@@ -1,5 +1,7 @@
 //! Activations: elementwise, with learned slopes, gated, and of vectors.
 
+mod pointwise;
+
 use trefoil::ops::activation::{Activation, GatedGrad, GatedInput};
 use trefoil::ops::reduce::Reduce;
 

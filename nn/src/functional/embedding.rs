@@ -1,5 +1,9 @@
 //! Table lookup.
 
+mod bag;
+
+pub use self::bag::{BagMode, EmbeddingBag};
+
 use std::sync::Arc;
 
 use trefoil::ops::embedding::EmbeddingGrad;

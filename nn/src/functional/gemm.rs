@@ -1,5 +1,7 @@
 //! Matrix products.
 
+mod products;
+
 use trefoil::DType;
 use trefoil::ops::activation::Activation;
 use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo, Precision};

@@ -1,5 +1,7 @@
 //! Normalization.
 
+mod local_response;
+
 use trefoil::ops::activation::Activation;
 use trefoil::ops::norm::{
     BatchNorm, BatchNormBwd, BatchNormFwd, BatchStats, GroupNorm, GroupNormBwd, GroupNormFwd, InstanceNorm,

@@ -1,5 +1,7 @@
 //! Pooling over windows, over as many windows as the output has cells, and over whole planes.
 
+mod windows;
+
 use std::sync::Arc;
 
 use trefoil::DType;

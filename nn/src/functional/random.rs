@@ -1,5 +1,8 @@
 //! Random tensors and dropout, from counters: the same (seed, stream, offset) gives the same numbers on every backend.
 
+mod dropout;
+mod gumbel;
+
 use std::sync::Arc;
 
 use trefoil::DType;

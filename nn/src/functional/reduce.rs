@@ -1,5 +1,7 @@
 //! Reductions.
 
+mod statistics;
+
 use trefoil::DType;
 use trefoil::ops::reduce::{ArgReduce, Reduce};
 

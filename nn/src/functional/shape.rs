@@ -1,5 +1,10 @@
 //! Movement: views where a layout can express it, kernels elsewhere.
 
+mod arrange;
+mod grids;
+mod part;
+mod windows;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -211,34 +216,6 @@ impl Tensor {
             let size = |l: &Layout, i: usize| l.shape().get(i).copied().unwrap_or(0);
             steps.iter().enumerate().try_fold(*l, |l, (i, &s)| l.slice(i, 0, size(&l, i), s))
         })
-    }
-
-    /// A copy in which `src` stands in place of [`slice`](Tensor::slice) of the same arguments.
-    pub fn slice_scatter(
-        &self,
-        src: &Tensor,
-        along: isize,
-        start: usize,
-        end: usize,
-        step: usize,
-    ) -> Result<Tensor> {
-        same_device("slice_scatter", self, src)?;
-        let y = self.detach().copy()?;
-        y.slice(along, start, end, step)?.assign(src)?;
-        Ok(y.record("slice_scatter", &[self, src], || {
-            move |cx: &mut BackwardCtx<'_>| {
-                let dy = cx.dy()?;
-                if cx.needs(0) && cx.create_graph() {
-                    let part = dy.slice(along, start, end, step)?;
-                    cx.give(0, dy.slice_scatter(&part.detach().zeros_like()?, along, start, end, step)?)?;
-                } else if cx.needs(0) {
-                    let dx = dy.copy()?;
-                    dx.slice(along, start, end, step)?.fill(0.0)?;
-                    cx.give(0, dx)?;
-                }
-                cx.give(1, dy.slice(along, start, end, step)?)
-            }
-        }))
     }
 
     /// Diagonal `k` of axes `a` and `b` as a new last axis, a view.

@@ -1,5 +1,11 @@
 //! Order and running sums: sort, top-k, search, prefix sums, segments.
 
+mod order;
+mod unique;
+
+pub use self::order::QuantileInterpolation;
+pub use self::unique::Unique;
+
 use trefoil::DType;
 use trefoil::ops::scan::{CumSum, SegmentReduce, SegmentReduceBwd};
 use trefoil::ops::sort::SortIo;

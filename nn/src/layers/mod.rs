@@ -58,6 +58,8 @@ pub use self::attention::rotary::RopeScaling;
 pub use self::attention::scores::{Attention, AttentionMasks};
 pub use self::attention::transformer::{TransformerConfig, TransformerDecoder, TransformerEncoder};
 pub use self::containers::checkpointed::Checkpointed;
+pub(crate) use self::containers::lora::Adapters;
+pub use self::containers::lora::{Lora, LoraConfig};
 pub use self::containers::merge::{Add, Concatenate, Multiply};
 pub use self::containers::parallel::{Parallel, ParallelMerge};
 pub use self::containers::residual::Residual;

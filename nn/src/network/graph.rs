@@ -9,7 +9,7 @@ use crate::core::autograd::no_grad;
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::options::join;
 use crate::core::tensor::Tensor;
-use crate::layers::Input;
+use crate::layers::{Adapters, Input, LoraConfig};
 use crate::module::hooks;
 use crate::module::{InitContext, Layer, LayerExt, Visitor};
 
@@ -26,6 +26,7 @@ pub struct Network {
     outputs: Vec<(String, Source)>,
     /// The inputs of a network on the nodes of one graph.
     fixed: Option<Vec<Tensor>>,
+    adapters: Option<Adapters>,
 }
 
 #[derive(Debug)]
@@ -128,7 +129,20 @@ impl Network {
             nodes.push(Node { name, layer, sources, numbered });
         }
         let order = releases(&plan.order, &nodes, &plan.outputs);
-        Ok(Network { inputs, nodes, order, outputs: plan.outputs, fixed: None })
+        Ok(Network { inputs, nodes, order, outputs: plan.outputs, fixed: None, adapters: None })
+    }
+
+    /// Freezes the network and gives it low-rank adapters, as [`Lora`](crate::layers::Lora) gives them. Their state is shown with the network's.
+    /// Errors: those of [`Lora::new`](crate::layers::Lora::new).
+    pub fn adapt(&mut self, cx: &InitContext, config: &LoraConfig) -> Result<()> {
+        self.adapters = None;
+        self.adapters = Some(Adapters::new(cx, self, config)?);
+        Ok(())
+    }
+
+    /// Adds the products of the adapters to the weights, and removes the adapters; the parameters stay frozen. Nothing without adapters.
+    pub fn merge_adapters(&mut self) -> Result<()> {
+        self.adapters.take().map_or(Ok(()), |adapters| adapters.merge(true))
     }
 
     /// Names of the inputs, in the order of `forward_all`.
@@ -164,6 +178,13 @@ impl Network {
 
     /// The outputs for all inputs.
     fn evaluate(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        match &self.adapters {
+            Some(adapters) => adapters.run(|| self.run_all(inputs)),
+            None => self.run_all(inputs),
+        }
+    }
+
+    fn run_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         if inputs.len() != self.inputs.len() {
             return Err(invalid("Network", "inputs", self.input_list(), format!("{} tensors", inputs.len())));
         }
@@ -258,6 +279,9 @@ impl Layer for Network {
     fn visit(&self, v: &mut Visitor<'_>) {
         for node in &self.nodes {
             v.child(&node.name, &*node.layer);
+        }
+        if let Some(adapters) = &self.adapters {
+            adapters.visit(v);
         }
     }
 }

@@ -683,9 +683,17 @@ fn no_operation_is_left_out() {
         known.extend(rows.into_iter().map(|r| r.name.to_string()));
     }
     // Operations that other tests run on views.
-    for file in
-        ["tensor_ops.rs", "volta.rs", "distance.rs", "experts.rs", "fused_ops.rs", "graph.rs", "mesh.rs"]
-    {
+    for file in [
+        "tensor_ops.rs",
+        "volta.rs",
+        "distance.rs",
+        "experts.rs",
+        "fused_ops.rs",
+        "graph.rs",
+        "mesh.rs",
+        "pytorch_operators.rs",
+        "operator_properties.rs",
+    ] {
         let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite").join(file);
         let text = std::fs::read_to_string(file).unwrap_or_default();
         known.extend(text.split(|c: char| !c.is_alphanumeric() && c != '_').map(String::from));

@@ -351,6 +351,10 @@ unary_methods! {
     erfinv => Erfinv, "inverse error function";
     lgamma => Lgamma, "ln |Gamma(x)|";
     digamma => Digamma, "derivative of ln Gamma";
+    i0 => I0, "modified Bessel function of the first kind, order 0";
+    i0e => I0e, "modified Bessel function of the first kind, order 0, times e^-|x|";
+    i1 => I1, "modified Bessel function of the first kind, order 1";
+    i1e => I1e, "modified Bessel function of the first kind, order 1, times e^-|x|";
     sinc => Sinc, "sin(pi x) / (pi x), 1 at 0";
     floor => Floor, "largest integer not above x";
     ceil => Ceil, "smallest integer not below x";
@@ -404,6 +408,9 @@ binary_methods! {
     logaddexp => Binary::Logaddexp, "ln(e^a + e^b)";
     logaddexp2 => Binary::Logaddexp2, "log2(2^a + 2^b)";
     xlogy => Binary::Xlogy, "a ln b, 0 where a = 0";
+    xlog1py => Binary::Xlog1py, "a ln(1 + b), 0 where a = 0";
+    nextafter => Binary::Nextafter, "the number next to a towards b; no gradient";
+    zeta => Binary::Zeta, "Hurwitz zeta function, sum of (k + b)^-a from k = 0; a gradient for b alone";
     ldexp => Binary::Ldexp, "a * 2^b with b of i32";
     eq => Binary::Eq, "u8 mask: a = b";
     ne => Binary::Ne, "u8 mask: a != b";

@@ -2,3 +2,4 @@
 
 pub(crate) mod arithmetic;
 pub(crate) mod radial;
+mod special;

@@ -1,8 +1,10 @@
 //! Dense linear algebra: factorisations, systems, determinants.
 
+mod cholesky;
 mod eigh;
 mod lu;
 mod matrix_exp;
+mod power;
 mod qr;
 mod triangular;
 

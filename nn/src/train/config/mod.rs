@@ -17,7 +17,7 @@
 //! | `optimizer` | [`OptimizerConfig`]: any rule of [`optim`](crate::optim), with `groups` of parameters ([`GroupConfig`]) and `maximize` |
 //! | `schedule` | [`ScheduleConfig`]: the learning rate over epochs, with `warmup` before any of them |
 //! | `metrics` | a list of [`MetricConfig`], measured on the test data |
-//! | `train` | [`TrainConfig`]: epochs, batches, accumulation, clipping, early stopping, moving average, precision, anomaly mode, recording, seed, run folder |
+//! | `train` | [`TrainConfig`]: epochs, batches, accumulation, clipping, early stopping, moving average, frozen parameters, low-rank adapters ([`LoraOptions`]), precision, anomaly mode, recording, seed, run folder |
 //!
 //! Keys of files: `csv` with `header`, `label` (`"last"`, the name of a column or its number), `separator`, `categorical` (`"refuse"`, `"auto"` or a
 //! list of columns), `missing` (`"refuse"`, `"skip"`, `"mean"` or a number), `classes` (names, where labels are texts), `drop` (columns); `npy` and `idx` with `targets`, `npz` with the names `x` and
@@ -51,6 +51,7 @@ mod closure;
 mod data;
 mod files;
 mod kind;
+mod lora;
 mod loss;
 mod mapping;
 mod metrics;
@@ -70,6 +71,7 @@ use serde_json::{Map, Value};
 use trefoil::DType;
 
 pub use self::data::{Common, Data, DataConfig, Division, OnError, Sources, TargetKind};
+pub use self::lora::LoraOptions;
 pub use self::loss::LossConfig;
 pub use self::mapping::DataMapping;
 pub use self::metrics::MetricConfig;
@@ -241,6 +243,9 @@ impl Config {
         self.data.check("data")?;
         match &self.model {
             ModelConfig::Network(network) => network.check("model"),
+            ModelConfig::External(_) if self.train.lora.is_some() => {
+                Err(NnError::config("train.lora", "expected a network that the run describes"))
+            }
             ModelConfig::External(_) => Ok(()),
         }
     }
@@ -258,8 +263,9 @@ impl Config {
         };
         let cx = InitContext::new(device, self.train.seed).dtype(self.train.precision.dtype());
         if let Some(inputs) = &sources.graph {
-            let model = Network::on_nodes(&cx, network, "model", inputs)?;
+            let mut model = Network::on_nodes(&cx, network, "model", inputs)?;
             self.prepare(&model, sources)?;
+            self.adapt(&cx, &mut model)?;
             return Ok(model);
         }
         let x = sources.first(self.train.seed, 1)?.x;
@@ -268,8 +274,8 @@ impl Config {
         let dtype = if x.dtype().is_float() { DType::F32 } else { x.dtype() };
         let outputs = network.output_shapes("model", &[(item, dtype)])?;
         self.check_classes(outputs.first().map_or(&[][..], Vec::as_slice), sources)?;
-        let model = Network::for_items(&cx, network, "model", &[(item, x.dtype())])?;
-        self.freeze(&model)?;
+        let mut model = Network::for_items(&cx, network, "model", &[(item, x.dtype())])?;
+        self.adapt(&cx, &mut model)?;
         Ok(model)
     }
 
@@ -305,6 +311,16 @@ impl Config {
             model.freeze(pattern).map_err(|e| NnError::config(key, e.to_string()))?;
         }
         Ok(())
+    }
+
+    /// Freezes what the run freezes of its network, and adds the adapters of `train.lora`: what [`model`](Config::model) does for a network that
+    /// is made otherwise from the run's description. Errors: patterns that fit nothing.
+    pub fn adapt(&self, cx: &InitContext, network: &mut Network) -> Result<()> {
+        self.freeze(network)?;
+        match &self.train.lora {
+            Some(lora) => lora.adapt(cx, network, "train.lora"),
+            None => Ok(()),
+        }
     }
 
     /// The optimizer of a model, with masters, loss scaling and averages as far as they are asked for. Errors: a group without parameters; a
@@ -381,7 +397,7 @@ impl Config {
     }
 
     /// The trainer of a model, with objective, optimizer, settings and metrics. Errors: of [`Config::optimizer`], [`Config::objective`] and
-    /// [`Trainer::new`].
+    /// [`Trainer::new`]; of the file under `train.lora.weights`.
     pub fn trainer<'a>(
         &self,
         model: &'a dyn Layer,
@@ -389,6 +405,9 @@ impl Config {
         sources: &Sources,
         device: &Device,
     ) -> Result<Trainer<'a>> {
+        if let Some(lora) = &self.train.lora {
+            lora.load(model)?;
+        }
         let mut options = self.options(sources.train.items());
         options.files = saved::files(self, data, device, model)?;
         let objective = self.objective(data, device)?;

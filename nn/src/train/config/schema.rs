@@ -136,7 +136,8 @@ pub fn json_schema() -> Value {
     let mut train: Map<String, Value> =
         train.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), like(v))).collect();
     // Settings that are absent by default.
-    for key in ["clip_norm", "clip_value", "patience", "early_stopping", "ema", "loss_scaling", "run"] {
+    for key in ["clip_norm", "clip_value", "patience", "early_stopping", "ema", "lora", "loss_scaling", "run"]
+    {
         train.insert(key.into(), json!({}));
     }
     train.insert("precision".into(), json!({ "enum": ["f32", "f16", "bf16"], "default": "f32" }));

@@ -7,6 +7,7 @@ use serde_json::Value;
 use trefoil::DType;
 use trefoil::ops::optimizer::LossScale;
 
+use super::lora::LoraOptions;
 use crate::core::error::{NnError, Result};
 use crate::core::options::{BELOW_ONE, COUNT, Limit, NOT_NEGATIVE, POSITIVE, SHARE, join, read, within};
 use crate::core::tensor::MemoryFormat;
@@ -44,6 +45,9 @@ pub struct TrainConfig {
     pub ema: Option<EmaConfig>,
     /// Parameters and layers that are not trained, as [`LayerExt::freeze`](crate::LayerExt::freeze) takes them: `["encoder", "*.bias"]`.
     pub freeze: Vec<String>,
+    /// Low-rank adapters that are trained in place of the weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<LoraOptions>,
     /// Dtype of parameters and data.
     pub precision: Precision,
     /// f32 originals of 16-bit parameters (default true).
@@ -212,6 +216,7 @@ impl Default for TrainConfig {
             early_stopping: None,
             ema: None,
             freeze: vec![],
+            lora: None,
             precision: Precision::F32,
             master_weights: true,
             loss_scaling: None,
@@ -243,6 +248,9 @@ impl TrainConfig {
         }
         within(path, "early_stopping.min_delta", &self.early_stopping.map(|s| s.min_delta), &NOT_NEGATIVE)?;
         within(path, "ema", &self.ema.map(|e| e.decay), &SHARE)?;
+        if let Some(lora) = &self.lora {
+            lora.check(&join(path, "lora"))?;
+        }
         if let Some(ScalingConfig(Some((initial, scale)))) = &self.loss_scaling {
             let at = join(path, "loss_scaling");
             within(&at, "initial", initial, &POSITIVE)?;
