@@ -265,6 +265,23 @@ impl Tensor {
         Transform::ToReals { n }.run(&bins, p)?.transpose(last as isize, -1)
     }
 
+    /// Frequency 0 in the middle of these axes, which are rolled by half their size; the axis of pairs, where there is one, counts here. Source
+    /// `torch.fft.fftshift`. Errors: `Invalid` for an axis out of range.
+    pub fn fftshift(&self, over: &[isize]) -> Result<Tensor> {
+        self.rolled("fftshift", over, |n| (n / 2) as isize)
+    }
+
+    /// The inverse of [`Tensor::fftshift`]. Source `torch.fft.ifftshift`.
+    pub fn ifftshift(&self, over: &[isize]) -> Result<Tensor> {
+        self.rolled("ifftshift", over, |n| -((n / 2) as isize))
+    }
+
+    fn rolled(&self, op: &'static str, over: &[isize], by: impl Fn(usize) -> isize) -> Result<Tensor> {
+        let places = axes(op, over, self.rank())?;
+        let shifts: Vec<isize> = places.iter().map(|&a| by(self.shape()[a])).collect();
+        self.roll(&shifts, over)
+    }
+
     /// Products of complex numbers `[.., 2]`, broadcast. Source `torch.mul` of complex tensors. Errors: `Invalid` without pairs, for shapes that do
     /// not broadcast.
     pub fn complex_mul(&self, other: &Tensor) -> Result<Tensor> {

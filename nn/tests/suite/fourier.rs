@@ -53,6 +53,10 @@ fn transforms_along_several_axes_commute_with_others() {
     let whole = pairs.fftn(&[1, 2], FftNorm::Backward).unwrap().narrow(1, 0, 4).unwrap();
     close(&values(&bins), &values(&whole), 1e-12, "rfftn");
     close(&values(&bins.irfftn(6, &[2, 1], FftNorm::Backward).unwrap()), &values(&real), 1e-12, "irfftn");
+    let line = Tensor::from_slice(&cpu(), &[0.0f64, 1.0, 2.0, 3.0, 4.0], &[5]).unwrap();
+    let shifted = line.fftshift(&[0]).unwrap();
+    assert_eq!(values(&shifted), [3.0, 4.0, 0.0, 1.0, 2.0]);
+    assert_eq!(values(&shifted.ifftshift(&[-1]).unwrap()), values(&line));
     // A product of transforms is a circular convolution.
     let (a, b) = (tensor(&cpu(), &[1, 7], 3), tensor(&cpu(), &[1, 7], 4));
     let product = |n| {

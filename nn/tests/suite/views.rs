@@ -377,6 +377,8 @@ fn networks() -> Vec<Row> {
         "rfftn" [F(M)] |t| [t[0].rfftn(&[0, 1], FftNorm::Backward)?];
         "irfft" [F(&[4, 6, 2])] |t| [t[0].irfft(7, 0, FftNorm::Backward)?];
         "irfftn" [F(&[4, 6, 2])] |t| [t[0].irfftn(11, &[0, 1], FftNorm::Backward)?];
+        "fftshift" [F(M)] |t| [t[0].fftshift(&[0, 1])?];
+        "ifftshift" [F(M)] |t| [t[0].ifftshift(&[1])?];
         "complex_mul" [F(&[4, 6, 2]), F(&[6, 2])] |t| [t[0].complex_mul(&t[1])?];
         "stft" [F(&[2, 12]), F(&[4])] |t| [t[0].stft(&t[1], &Stft::new(6).hop(2))?];
         "istft" [F(&[2, 4, 5, 2])] |t| [t[0].istft(&Tensor::ones(t[0].device(), t[0].dtype(), &[6])?, &Stft::new(6).hop(2), None)?];

@@ -13,6 +13,7 @@ mod attention;
 mod conv;
 mod distance;
 mod embedding;
+mod fourier;
 mod graph;
 mod language_model;
 mod linalg;
@@ -624,6 +625,7 @@ const TESTS: &[Test] = &[
     ("resample", resample::resample),
     ("attention", attention::attention),
     ("lm", language_model::lm),
+    ("fourier", fourier::fourier),
     ("linalg", linalg::linalg),
     ("embedding", embedding::embedding),
     ("rnn", rnn::rnn),
