@@ -212,6 +212,7 @@ fn derive(kernel: &Kernel, forward: &Forward, index: usize, seed: u64) -> Result
         let value = match (forward.case.args.get(name), name) {
             (Some(v), _) => v.clone(),
             (None, "input_size") => shape_of("x")?.into(),
+            (None, "frames") => shape_of("x")?[2].into(),
             (None, "a_shape") => shape_of("a")?.into(),
             (None, "b_shape") => shape_of("b")?.into(),
             (None, "n") => shape_of("v").or_else(|_| shape_of("src"))?[1].into(),

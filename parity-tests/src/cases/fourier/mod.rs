@@ -1,9 +1,11 @@
 //! Discrete Fourier transforms. Complex tensors have a trailing axis of 2, which axes do not count.
 
+mod stft;
+
 use trefoil::ops::fourier::Fft;
 use trefoil::{Buffer, DType, View, ViewMut};
 
-use super::Bound::Product;
+use super::Bound::Derived;
 use super::{Kernel, k};
 use crate::device::{Cx, Fail, R};
 use crate::sampler::Dom::Any;
@@ -172,46 +174,52 @@ fn draw_bins(s: &mut Sample) {
 /// Arguments of all transforms.
 const ARGS: &str = "axes=[-1], norm=\"backward\"";
 
-pub(super) const ROWS: &[&[Kernel]] = &[&[
-    k("fft", "B10.1", "x", ARGS, "y", &["fft"], |cx| complex(cx, ["x", "y"], false, false))
-        .dtypes(REALS)
-        .bound(Product)
-        .sample(draw_complex),
-    k("fft_backward", "B10.1", "dy", ARGS, "dx", &["fft"], |cx| complex(cx, ["dy", "dx"], false, true))
-        .bound(Product)
-        .grad_of("fft"),
-    k("ifft", "B10.1", "x", ARGS, "y", &["fft"], |cx| complex(cx, ["x", "y"], true, false))
-        .dtypes(REALS)
-        .bound(Product)
-        .sample(draw_complex),
-    k("ifft_backward", "B10.1", "dy", ARGS, "dx", &["fft"], |cx| complex(cx, ["dy", "dx"], true, true))
-        .bound(Product)
-        .grad_of("ifft"),
-    k("rfft", "B10.1", "x", ARGS, "y", &["rfft", "fft"], rfft).dtypes(REALS).bound(Product).sample(draw_real),
-    k(
-        "rfft_backward",
-        "B10.1",
-        "dy",
-        "input_size, axes=[-1], norm=\"backward\"",
-        "dx",
-        &["irfft", "fft"],
-        rfft_backward,
-    )
-    .bound(Product)
-    .grad_of("rfft"),
-    k("irfft", "B10.1", "x", "n, axes=[-1], norm=\"backward\"", "y", &["irfft", "fft"], irfft)
-        .dtypes(REALS)
-        .bound(Product)
-        .sample(draw_bins),
-    k(
-        "irfft_backward",
-        "B10.1",
-        "dy",
-        "n, axes=[-1], norm=\"backward\"",
-        "dx",
-        &["rfft", "fft"],
-        irfft_backward,
-    )
-    .bound(Product)
-    .grad_of("irfft"),
-]];
+pub(super) const ROWS: &[&[Kernel]] = &[
+    &[
+        k("fft", "B10.1", "x", ARGS, "y", &["fft"], |cx| complex(cx, ["x", "y"], false, false))
+            .dtypes(REALS)
+            .bound(Derived)
+            .sample(draw_complex),
+        k("fft_backward", "B10.1", "dy", ARGS, "dx", &["fft"], |cx| complex(cx, ["dy", "dx"], false, true))
+            .bound(Derived)
+            .grad_of("fft"),
+        k("ifft", "B10.1", "x", ARGS, "y", &["fft"], |cx| complex(cx, ["x", "y"], true, false))
+            .dtypes(REALS)
+            .bound(Derived)
+            .sample(draw_complex),
+        k("ifft_backward", "B10.1", "dy", ARGS, "dx", &["fft"], |cx| complex(cx, ["dy", "dx"], true, true))
+            .bound(Derived)
+            .grad_of("ifft"),
+        k("rfft", "B10.1", "x", ARGS, "y", &["rfft", "fft"], rfft)
+            .dtypes(REALS)
+            .bound(Derived)
+            .sample(draw_real),
+        k(
+            "rfft_backward",
+            "B10.1",
+            "dy",
+            "input_size, axes=[-1], norm=\"backward\"",
+            "dx",
+            &["irfft", "fft"],
+            rfft_backward,
+        )
+        .bound(Derived)
+        .grad_of("rfft"),
+        k("irfft", "B10.1", "x", "n, axes=[-1], norm=\"backward\"", "y", &["irfft", "fft"], irfft)
+            .dtypes(REALS)
+            .bound(Derived)
+            .sample(draw_bins),
+        k(
+            "irfft_backward",
+            "B10.1",
+            "dy",
+            "n, axes=[-1], norm=\"backward\"",
+            "dx",
+            &["rfft", "fft"],
+            irfft_backward,
+        )
+        .bound(Derived)
+        .grad_of("irfft"),
+    ],
+    stft::ROWS,
+];
