@@ -5,13 +5,15 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::symbols::Marker;
 use ratatui::text::Line;
-use ratatui::widgets::{Axis, Block, Chart, Dataset, GraphType, LineGauge, Paragraph};
+use ratatui::widgets::{Axis, Block, Chart, Dataset, GraphType, LegendPosition, LineGauge, Paragraph};
 use trefoil_nn::plot::{self, Series};
 use trefoil_nn::trainer::charts;
 
 use super::state::{Memory, State};
 
-const COLORS: [Color; 4] = [Color::Cyan, Color::Yellow, Color::DarkGray, Color::Magenta];
+const COLORS: [Color; 3] = [Color::Cyan, Color::Yellow, Color::Magenta];
+/// Name of the curve of single batches.
+const BATCHES: &str = "batches";
 /// Columns and lines that a chart needs.
 const CHART: (u16, u16) = (38, 9);
 
@@ -33,8 +35,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
 
 fn gauge(frame: &mut Frame<'_>, area: Rect, text: String, share: f64) {
     let label = format!("{text:<34}{:>4.0} %", 100.0 * share);
-    let gauge = LineGauge::default().ratio(share).label(label).filled_style(Style::new().green());
-    frame.render_widget(gauge, area);
+    let gauge = LineGauge::default().ratio(share).label(label).filled_symbol("━").unfilled_symbol("─");
+    frame.render_widget(
+        gauge.filled_style(Style::new().green()).unfilled_style(Style::new().dark_gray()),
+        area,
+    );
 }
 
 /// `1:02:03`, or `2:03`.
@@ -73,7 +78,7 @@ fn charts_of(state: &State) -> Vec<plot::Chart> {
     if all.is_empty() {
         all.push(plot::Chart { title: "loss".into(), x: "epoch".into(), series: vec![], log: false });
     }
-    all[0].series.push(Series { name: "batches".into(), points: state.batches.clone() });
+    all[0].series.push(Series { name: BATCHES.into(), points: state.batches.clone() });
     all
 }
 
@@ -127,12 +132,19 @@ fn draw_chart(frame: &mut Frame<'_>, area: Rect, chart: &plot::Chart) {
     let all = || lines.iter().flat_map(|(_, points)| points);
     let x = range(all().map(|p| p.0));
     let y = range(all().map(|p| p.1));
-    // Curves of epochs lie over those of batches.
-    let sets = lines.iter().zip(COLORS.iter().cycle()).rev().map(|((name, points), color)| {
+    let sets = lines.iter().enumerate().map(|(i, (name, points))| {
+        let color = if *name == BATCHES { Color::DarkGray } else { COLORS[i % COLORS.len()] };
         let set = Dataset::default().name(*name).marker(Marker::Braille).graph_type(GraphType::Line);
-        set.style(Style::new().fg(if *name == "batches" { Color::DarkGray } else { *color })).data(points)
+        set.style(Style::new().fg(color)).data(points)
     });
-    let widget = Chart::new(sets.collect())
+    // The first is drawn last, over the others.
+    let sets: Vec<_> = sets.rev().collect();
+    // Where the curves do not end.
+    let high = all().max_by(|a, b| a.0.total_cmp(&b.0)).is_some_and(|(_, last)| *last > (y[0] + y[1]) / 2.0);
+    let legend = if high { LegendPosition::BottomRight } else { LegendPosition::TopRight };
+    let widget = Chart::new(sets)
+        .legend_position(Some(legend))
+        .hidden_legend_constraints((Constraint::Percentage(60), Constraint::Percentage(80)))
         .block(Block::bordered().title(chart.title.as_str()))
         .x_axis(axis(x, &[0.0, 1.0]))
         .y_axis(axis(y, &[0.0, 0.5, 1.0]));

@@ -76,7 +76,7 @@ impl State {
 
     /// A step is done.
     pub(super) fn step(&mut self, seconds: f64, step: Step) {
-        let before = step.epoch.saturating_sub(1) * self.plan.steps;
+        let before = step.epoch.saturating_sub(1).saturating_mul(self.plan.steps);
         self.epoch = step.epoch;
         self.step = step.number.saturating_sub(before).min(self.plan.steps);
         (self.lr, self.seconds, self.done) = (step.lr, seconds, self.done + 1);
@@ -85,8 +85,12 @@ impl State {
             let share = self.step as f64 / self.plan.steps.max(1) as f64;
             self.batches.push((step.epoch as f64 - 1.0 + share, loss));
             if self.batches.len() > POINTS {
-                let mut odd = false;
-                self.batches.retain(|_| std::mem::replace(&mut odd, !odd));
+                // The first and the last stay.
+                let mut keep = false;
+                self.batches.retain(|_| {
+                    keep = !keep;
+                    keep
+                });
             }
         }
         self.recent.push_back((seconds, self.done));
@@ -122,8 +126,8 @@ impl State {
 
     /// Seconds to the last epoch's end, if all goes on as it went since the start.
     pub(super) fn remaining(&self) -> Option<f64> {
-        let all = self.plan.epochs * self.plan.steps;
-        let now = self.epoch.saturating_sub(1) * self.plan.steps + self.step;
-        (self.done > 0).then(|| all.saturating_sub(now) as f64 * self.seconds / self.done as f64)
+        let epochs = self.plan.epochs as f64 - self.epoch.saturating_sub(1) as f64;
+        let steps = epochs * self.plan.steps as f64 - self.step as f64;
+        (self.done > 0).then(|| steps.max(0.0) * self.seconds / self.done as f64)
     }
 }

@@ -95,7 +95,7 @@ fn the_picture_shows_the_state() {
         "epoch 2/4, step 5/10",
         "50 %",
         "38 %",
-        "all 0:02, 0:02 left",
+        "all 0:02, 0:03 left",
         "100 items/s",
         "learning rate 2.00e-2",
         "loss 0.1333",
@@ -124,7 +124,10 @@ fn every_size_and_every_number_can_be_drawn() {
     let mut odd = State::new(Plan { title: "ü".repeat(300), epochs: 0, steps: 0, items: 0 });
     odd.step(f64::INFINITY, Step { epoch: 7, number: 9, lr: f64::NAN, loss: Some(f64::NAN) });
     odd.step(1.0, Step { epoch: 0, number: 0, lr: -1.0, loss: Some(f64::INFINITY) });
-    odd.end(1.0, EpochStats { train_loss: f64::NAN, test_loss: Some(1e300), ..stats(u64::MAX, 0.0) });
+    odd.end(
+        1.0,
+        EpochStats { train_loss: f64::NAN, test_loss: Some(1e300), epoch: u64::MAX, ..stats(1, 0.0) },
+    );
     let mut flat = halfway();
     flat.batches = vec![(0.5, 0.0); 3];
     for state in [State::new(plan()), halfway(), odd, flat] {
@@ -147,11 +150,13 @@ fn keys_close_the_view_or_end_the_training() {
 #[test]
 fn a_training_is_seen() {
     let json = r#"{
-        "data": { "csv": "../data/digits.csv", "scale": 0.0625, "train_rows": 200, "test_rows": 50 },
+        "data": { "csv": "data/digits.csv", "scale": 0.0625, "train_rows": 200, "test_rows": 50 },
         "model": { "layers": [{ "type": "dense", "out_features": 10 }] },
         "train": { "epochs": 2, "batch_size": 20, "accumulate": 2 }
     }"#;
-    let config = Config::parse(json).unwrap();
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let mut config = Config::parse(json).unwrap();
+    config.data.rebase(root).unwrap();
     let device = Registry::default().open(&"cpu".parse().unwrap()).unwrap();
     let data = config.data.open().unwrap();
     let sources = config.sources(&data, &device).unwrap();
