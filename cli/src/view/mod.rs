@@ -98,6 +98,7 @@ impl View {
                 screen.open = true;
                 messages::hold();
                 let shared = self.shared.clone();
+                end_at_panics(shared.clone());
                 self.thread = Some(std::thread::spawn(move || show(terminal, &shared, &stop)));
             }
             Err(e) => {
@@ -123,6 +124,15 @@ impl Drop for View {
     }
 }
 
+/// Lets the view draw no more when something panics; the hook that was there gives the terminal back.
+fn end_at_panics(shared: Arc<Shared>) {
+    let restore = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        shared.done.store(true, Ordering::Relaxed);
+        restore(info);
+    }));
+}
+
 /// Says why there is no view. A closed error stream is no reason to stop.
 fn plain(why: &str) {
     let _ = writeln!(io::stderr(), "--tui: {why}; the output is plain");
@@ -137,6 +147,7 @@ enum Ended {
 /// Draws until the view ends, and gives the terminal back.
 fn show(mut terminal: DefaultTerminal, shared: &Shared, stop: &AtomicBool) {
     let ended = watch(&mut terminal, shared, stop);
+    drop(terminal);
     ratatui::restore();
     messages::release();
     let mut screen = shared.lock();
@@ -154,10 +165,10 @@ fn show(mut terminal: DefaultTerminal, shared: &Shared, stop: &AtomicBool) {
 
 fn watch(terminal: &mut DefaultTerminal, shared: &Shared, stop: &AtomicBool) -> io::Result<Ended> {
     loop {
-        terminal.draw(|frame| draw::draw(frame, &shared.lock().state))?;
         if shared.done.load(Ordering::Relaxed) || stop.load(Ordering::Relaxed) {
             return Ok(Ended::Closed);
         }
+        terminal.draw(|frame| draw::draw(frame, &shared.lock().state))?;
         if event::poll(TICK)?
             && let Some(ended) = key(&event::read()?)
         {
