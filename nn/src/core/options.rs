@@ -40,7 +40,8 @@ macro_rules! options {
                 of: &str,
                 keys: serde_json::Map<String, serde_json::Value>,
             ) -> $crate::core::error::Result<Self> {
-                #[allow(unused_mut)]
+                // Some types have no options.
+                #[allow(unused_mut, unused_variables)]
                 let mut keys = $crate::core::options::resolve(path, of, Self::KEYS, keys)?;
                 let all = $options { $($key: $crate::core::options::option(path, stringify!($key), &mut keys)?,)* };
                 $($($crate::core::options::within(path, stringify!($key), &all.$key, &$limit)?;)?)*
@@ -71,8 +72,11 @@ pub(crate) fn join(path: &str, key: &str) -> String {
 
 /// A value of a known type. Errors: [`NnError::Config`] with its path, what was expected and what is there.
 pub(crate) fn read<T: DeserializeOwned>(path: &str, value: Value) -> Result<T> {
-    serde_path_to_error::deserialize(value)
-        .map_err(|e| NnError::config(join(path, &e.path().to_string()), suggest(&e.inner().to_string())))
+    serde_path_to_error::deserialize(value).map_err(|e| malformed(path, &e))
+}
+
+fn malformed(path: &str, e: &serde_path_to_error::Error<serde_json::Error>) -> NnError {
+    NnError::config(join(path, &e.path().to_string()), suggest(&e.inner().to_string()))
 }
 
 /// The value of an option. One after the other: what serde makes of a type is compiled once then, and not anew in every set of options.
