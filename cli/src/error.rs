@@ -145,8 +145,8 @@ impl CliError {
                 NnError::Config { .. } => {
                     Some("correct that place in the file; examples/digits.json is a complete example")
                 }
-                NnError::Csv { .. } => Some(
-                    "correct that cell, set data.header, data.label or data.target in the configuration, or leave such rows out with data.on_error = \"skip\"",
+                NnError::Table { .. } => Some(
+                    "correct that cell, set data.header, data.label, data.target or data.drop in the configuration, or leave such rows out with data.on_error = \"skip\"",
                 ),
                 NnError::Data { .. } => {
                     Some("correct or remove that file, or leave such items out with data.on_error = \"skip\"")

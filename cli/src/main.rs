@@ -9,6 +9,11 @@ mod network;
 mod run;
 mod saved;
 mod signals;
+#[cfg(feature = "tui")]
+mod view;
+#[cfg(not(feature = "tui"))]
+#[path = "no_view.rs"]
+mod view;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -34,6 +39,7 @@ Examples:
   trefoil devices                                  what is found on this machine, and why the rest is not
   trefoil train examples/digits.json               train the digits example on the best device
   trefoil train examples/digits.json --resume      continue it after an interruption
+  trefoil train examples/digits.json --tui         watch it: curves, progress, throughput
   trefoil init csv data.csv                        write a run to start from, fitted to the data
   trefoil eval runs/digits                         measure what was learned on the test data
   trefoil predict runs/digits new.csv              classes or values of new rows
@@ -117,7 +123,8 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     messages::install(cli.verbose);
-    match run(&cli, &mut std::io::stdout().lock()) {
+    // Without its lock: `train --tui` has a thread that draws.
+    match run(&cli, &mut std::io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of our output has seen enough.
         Err(CliError::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,

@@ -19,7 +19,7 @@ pub(crate) struct RunArgs {
     /// What a network alone is trained with: a training run without `model`
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Data, instead of the configuration's: a .csv, .tsv, .npy, .npz or .idx file, a folder of images, or JSON as under `data`
+    /// Data, instead of the configuration's: a .csv, .tsv, .parquet, .arrow, .feather, .npy, .npz or .idx file, a folder of images, or JSON as under `data`
     #[arg(long, value_name = "FILE|JSON")]
     data: Option<String>,
     /// What targets are, instead of the configuration's
@@ -134,10 +134,12 @@ pub(crate) fn data_of(file: &str) -> Result<Value> {
     Ok(match extension.as_str() {
         _ if path.is_dir() => json!({ "images": file }),
         "tsv" => json!({ "csv": file, "separator": "\t" }),
-        "csv" | "npy" | "npz" | "idx" => json!({ extension: file }),
+        "csv" | "parquet" | "arrow" | "npy" | "npz" | "idx" => json!({ extension: file }),
+        "pq" => json!({ "parquet": file }),
+        "arrows" | "feather" | "ipc" => json!({ "arrow": file }),
         _ => {
             let text = format!(
-                "--data: expected a .csv, .tsv, .npy, .npz or .idx file, a folder, or JSON as {{ \"text\": FILE, \"length\": 64 }}, got {file}"
+                "--data: expected a .csv, .tsv, .parquet, .arrow, .feather, .npy, .npz or .idx file, a folder, or JSON as {{ \"text\": FILE, \"length\": 64 }}, got {file}"
             );
             return Err(CliError::Input(text));
         }

@@ -33,3 +33,10 @@ impl Signals {
         u8::try_from(128 + signal).unwrap_or(1)
     }
 }
+
+/// Does what Ctrl-C does where the terminal makes a signal of it.
+#[cfg(feature = "tui")]
+pub(crate) fn interrupt() {
+    // A signal that cannot be raised is none that anybody waits for: the training goes on, in plain output.
+    let _ = signal_hook::low_level::raise(SIGINT);
+}

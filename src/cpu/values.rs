@@ -47,11 +47,20 @@ impl<T: HostElement> Deref for Values<'_, T> {
     }
 }
 
-/// Calls `f` with parts of a slice and the number of their first element.
-fn in_parts<T: Send>(y: &mut [T], f: impl Fn(usize, &mut [T]) + Sync) {
+/// Calls `f` with parts of a slice and the number of their first element. A reference to a function: the code that divides work among threads is
+/// large, and is compiled once for a type of elements, not for every function.
+fn in_parts<T: Send>(y: &mut [T], f: &(dyn Fn(usize, &mut [T]) + Sync)) {
     match y.len() < 2 * CHUNK {
         true => f(0, y),
         false => y.par_chunks_mut(CHUNK).enumerate().for_each(|(i, y)| f(i * CHUNK, y)),
+    }
+}
+
+/// Calls `f` with every number below `n`, on several threads where there are several. A reference, as for [`in_parts`].
+pub(in crate::cpu) fn each_index(n: usize, f: &(dyn Fn(usize) + Sync)) {
+    match n {
+        0 | 1 => (0..n).for_each(f),
+        _ => (0..n).into_par_iter().for_each(f),
     }
 }
 
@@ -60,6 +69,14 @@ pub(in crate::cpu) fn change<T: HostElement>(
     op: &'static str,
     v: &ViewMut<'_>,
     f: impl Fn(usize, &mut [T]) + Sync,
+) -> Result<()> {
+    change_parts(op, v, &f)
+}
+
+fn change_parts<T: HostElement>(
+    op: &'static str,
+    v: &ViewMut<'_>,
+    f: &(dyn Fn(usize, &mut [T]) + Sync),
 ) -> Result<()> {
     change_all(op, v, |all| {
         in_parts(all, f);

@@ -131,7 +131,7 @@ impl Choices {
     fn pinned<'a>(
         &self,
         op: &str,
-        names: impl Fn() -> Vec<&'a str>,
+        names: &dyn Fn() -> Vec<&'a str>,
     ) -> Option<std::result::Result<usize, String>> {
         if !self.any_pin.load(Ordering::Acquire) {
             return None;
@@ -165,7 +165,7 @@ fn choice(
     op: &'static str,
     chosen: usize,
     variants: &[Variant],
-    why_not: impl Fn(usize) -> Option<Reason>,
+    why_not: &dyn Fn(usize) -> Option<Reason>,
 ) -> Choice {
     let others = variants.iter().enumerate().filter(|(i, _)| *i != chosen);
     let rejected = others.map(|(i, v)| {
@@ -196,7 +196,7 @@ impl Choices {
     /// The plan for a problem of `op`: that of the pinned variant, else of the first that applies. `Unsupported` where a pinned variant does not.
     pub(crate) fn plan<P: Problem>(&self, op: &'static str, caps: &Caps, problem: &P) -> Result<P::Plan> {
         let names = || P::VARIANTS.iter().map(|v| v.name).collect();
-        let (at, plan) = match self.pinned(op, names) {
+        let (at, plan) = match self.pinned(op, &names) {
             None => best(problem, caps).ok_or_else(|| none_applies(op, caps, problem))?,
             Some(at) => {
                 let at = at.map_err(|why| no_variant(op, caps, why))?;
@@ -205,18 +205,18 @@ impl Choices {
                 (at, problem.plan(at, caps).map_err(|why| no_variant(op, caps, pinned(why)))?)
             }
         };
-        self.made(|| choice(op, at, P::VARIANTS, |v| problem.plan(v, caps).err()));
+        self.made(|| choice(op, at, P::VARIANTS, &|v| problem.plan(v, caps).err()));
         Ok(plan)
     }
 
     /// What [`Choices::plan`] would choose, in words.
     pub(crate) fn explain<P: Problem>(&self, op: &'static str, caps: &Caps, problem: &P) -> Result<Choice> {
         let names = || P::VARIANTS.iter().map(|v| v.name).collect();
-        let at = match self.pinned(op, names) {
+        let at = match self.pinned(op, &names) {
             Some(at) => at.map_err(|why| no_variant(op, caps, why))?,
             None => best(problem, caps).ok_or_else(|| none_applies(op, caps, problem))?.0,
         };
-        Ok(choice(op, at, P::VARIANTS, |v| problem.plan(v, caps).err()))
+        Ok(choice(op, at, P::VARIANTS, &|v| problem.plan(v, caps).err()))
     }
 }
 
@@ -238,13 +238,13 @@ impl Engine {
     /// Whether no pin keeps `op` from the variant of this number.
     pub(crate) fn may_take<P: Problem>(&self, op: &'static str, variant: usize) -> bool {
         let names = || P::VARIANTS.iter().map(|v| v.name).collect();
-        self.inner.choices.pinned(op, names).is_none_or(|at| at == Ok(variant))
+        self.inner.choices.pinned(op, &names).is_none_or(|at| at == Ok(variant))
     }
 
     /// Whether a pin sets `op` to the variant of this number.
     pub(crate) fn must_take<P: Problem>(&self, op: &'static str, variant: usize) -> bool {
         let names = || P::VARIANTS.iter().map(|v| v.name).collect();
-        self.inner.choices.pinned(op, names) == Some(Ok(variant))
+        self.inner.choices.pinned(op, &names) == Some(Ok(variant))
     }
 
     /// What [`CoreOps::explain`](crate::ops::core::CoreOps::explain) answers: the decision for a typical problem of an operation with variants, else
@@ -329,16 +329,16 @@ mod tests {
     fn pins_name_one_operation_or_all_that_have_the_variant() {
         let c = Choices::default();
         let names = || vec!["fast", PORTABLE];
-        assert_eq!(c.pinned("gemm", names), None);
+        assert_eq!(c.pinned("gemm", &names), None);
         c.pin("*", Some(PORTABLE));
-        assert_eq!(c.pinned("gemm", names), Some(Ok(1)));
-        assert_eq!(c.pinned("softmax", || vec!["registers"]), None);
+        assert_eq!(c.pinned("gemm", &names), Some(Ok(1)));
+        assert_eq!(c.pinned("softmax", &|| vec!["registers"]), None);
         c.pin("gemm", Some("fast"));
-        assert_eq!(c.pinned("gemm", names), Some(Ok(0)));
+        assert_eq!(c.pinned("gemm", &names), Some(Ok(0)));
         c.pin("gemm", Some("slow"));
-        assert!(c.pinned("gemm", names).is_some_and(|at| at.is_err_and(|e| e.contains("fast, portable"))));
+        assert!(c.pinned("gemm", &names).is_some_and(|at| at.is_err_and(|e| e.contains("fast, portable"))));
         c.pin("gemm", None);
         c.pin("*", None);
-        assert_eq!(c.pinned("gemm", names), None);
+        assert_eq!(c.pinned("gemm", &names), None);
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use trefoil_nn::config::{Column, Config};
-use trefoil_nn::data::table::{Categories, ColumnRole, Missing, Table, TableOptions, Target};
+use trefoil_nn::data::table::{Categories, ColumnRole, Missing, Table, TableFormat, TableOptions, Target};
 use trefoil_nn::data::text::{Characters, Encoding, read_text};
 use trefoil_nn::data::{GraphData, GraphOptions};
 
@@ -18,6 +18,7 @@ use crate::saved::write_new;
 Examples:
   trefoil init csv data/digits.csv                     a classifier of the last column
   trefoil init csv houses.csv --label price --values   a regression of the column `price`
+  trefoil init parquet houses.parquet                  a table in Parquet; of Arrow and Feather: init arrow
   trefoil init images photos                           a folder with a folder per class
   trefoil init text book.txt                           a language model of characters
   trefoil init graph edges.csv --labels labels.csv     classes of the nodes of a graph
@@ -25,7 +26,7 @@ Examples:
 The data is read once, for its columns, classes and sizes. The file says what there is to change; `trefoil train FILE` runs it as it is.")]
 pub(crate) struct Args {
     /// What the data is
-    #[arg(value_parser = ["csv", "images", "text", "graph"])]
+    #[arg(value_parser = ["csv", "parquet", "arrow", "images", "text", "graph"])]
     kind: String,
     /// The data: a file, of images a folder of folders, of a graph the file of its edges
     data: PathBuf,
@@ -38,28 +39,46 @@ pub(crate) struct Args {
     /// The targets of a table are values, not classes
     #[arg(long)]
     values: bool,
+    /// A column of a table that is left out: a name, or a number from 0; may be given several times
+    #[arg(long, value_name = "COLUMN")]
+    drop: Vec<String>,
     /// The file of nodes and their classes, of a graph
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
 }
 
+/// A column as it stands in JSON: a number from 0, or a name.
+fn named(text: &str) -> Value {
+    text.parse::<usize>().map_or_else(|_| json!(text), |i| json!(i))
+}
+
+fn column(option: &str, json: &Value) -> Result<Column> {
+    Column::try_from(json.clone()).map_err(|e| CliError::Input(format!("{option}: {e}")))
+}
+
 /// A run of perceptrons on a table.
-fn csv(a: &Args) -> Result<Value> {
-    let label = match &a.label {
-        None => json!("last"),
-        Some(text) => text.parse::<usize>().map_or_else(|_| json!(text), |i| json!(i)),
+fn table(a: &Args, format: TableFormat) -> Result<Value> {
+    let label = a.label.as_deref().map_or(json!("last"), named);
+    let target = if a.values { Target::Value } else { Target::Class };
+    let drop: Vec<Value> = a.drop.iter().map(|text| named(text)).collect();
+    let options = TableOptions {
+        format,
+        target: target(column("--label", &label)?),
+        categories: Categories::Auto,
+        missing: Missing::Mean,
+        drop: drop.iter().map(|c| column("--drop", c)).collect::<Result<_>>()?,
+        ..TableOptions::default()
     };
-    let column = Column::try_from(label.clone()).map_err(|e| CliError::Input(format!("--label: {e}")))?;
-    let target = if a.values { Target::Value(column) } else { Target::Class(column) };
-    let (categories, missing) = (Categories::Auto, Missing::Mean);
-    let options = TableOptions { target, categories, missing, ..TableOptions::default() };
     let table = Table::read(&a.data, &options, &mut Err)?;
-    let mut data = json!({ "csv": a.data, "label": label, "split": "random", "test_share": 0.2 });
+    let mut data = json!({ &a.kind: a.data, "label": label, "split": "random", "test_share": 0.2 });
     let text = table.schema.columns.iter().any(|c| matches!(c.role, ColumnRole::Category { .. }));
     if text {
         data["categorical"] = json!("auto");
     }
     data["missing"] = json!("mean");
+    if !drop.is_empty() {
+        data["drop"] = Value::Array(drop);
+    }
     let outputs = match (a.values, table.classes.iter().max()) {
         (true, _) => {
             data["target"] = json!("value");
@@ -186,7 +205,9 @@ fn layout(json: &Value) -> String {
 
 pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     let json = match a.kind.as_str() {
-        "csv" => csv(a)?,
+        "csv" => table(a, TableFormat::Csv)?,
+        "parquet" => table(a, TableFormat::Parquet)?,
+        "arrow" => table(a, TableFormat::Arrow)?,
         "images" => images(a)?,
         "text" => text(a)?,
         _ => graph(a)?,

@@ -19,7 +19,7 @@ Examples:
   trefoil predict runs/digits new.csv                    class and probability of each row
   trefoil predict runs/digits new.csv --scores --out predictions.csv   the probability of every class too
 
-DATA is a file of the run's kind (csv, npy, npz, idx); a table needs the columns of features alone, by the names or in the order that the training
+DATA is a file of the run's kind (npy, npz, idx), or a table of any format for a run on one; a table needs the columns of features alone, by the names or in the order that the training
 data had, and is read with the categories, means and classes of the run. The output is CSV: a line per item, in the file's order.")]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use trefoil_nn::checkpoint::Checkpoint;
 use trefoil_nn::config::{Config, Sources};
-use trefoil_nn::trainer::{Ended, EpochStats, Report};
+use trefoil_nn::trainer::{Ended, EpochStats, Report, read_metrics};
 use trefoil_nn::{Device, Layer, LayerExt, Trainer};
 
 use crate::backend::BackendArg;
 use crate::error::{CliError, Result};
 use crate::run::{Built, Run, RunArgs};
 use crate::signals::Signals;
+use crate::view::{Plan, View};
 
 /// Arguments of `train`.
 #[derive(Debug, clap::Args)]
@@ -20,6 +21,7 @@ Examples:
   trefoil train examples/digits.json
   trefoil train examples/digits.json --backend cuda --epochs 50 --run runs/long
   trefoil train examples/digits.json --resume
+  trefoil train examples/digits.json --tui                          curves, progress and throughput on the terminal
   trefoil train examples/digits.json --set optimizer.lr=0.01 --set train.batch_size=32
   trefoil train network.json --data data/digits.csv --epochs 20     a network alone
   trefoil train loom.json --data xor.csv --target value --loss mse --out trained.json
@@ -34,7 +36,7 @@ and classes mean) and run.json (versions, device), from which eval, predict, gen
 the folder; an earlier run in it that is not resumed is moved aside, to DIR.1, DIR.2, .., when the first epoch is saved.
 
 Ctrl-C (SIGINT) and SIGTERM finish the step, save the state, say how to resume, and exit with 130 and 143. A second one ends the
-process at once; the last checkpoint is intact.")]
+process at once; the last checkpoint is intact. In the view of --tui, q goes on in plain output, and Ctrl-C does what it does without.")]
 pub(crate) struct Args {
     #[command(flatten)]
     run_of: RunArgs,
@@ -58,13 +60,17 @@ pub(crate) struct Args {
     /// Print only the result
     #[arg(short, long)]
     quiet: bool,
+    /// Show curves, progress, throughput and memory on the terminal while it trains
+    #[arg(long, conflicts_with = "quiet")]
+    tui: bool,
 }
 
 fn percent(x: Option<f64>) -> String {
     x.map_or("-".into(), |a| format!("{:.2}%", 100.0 * a))
 }
 
-fn line(s: &EpochStats, epochs: u64) -> String {
+/// An epoch in plain output.
+pub(crate) fn line(s: &EpochStats, epochs: u64) -> String {
     let test = s.test_loss.map_or("-".into(), |l| format!("{l:.4}"));
     let metrics: String = s.metrics.iter().map(|(name, v)| format!("  {name} {v:.4}")).collect();
     format!(
@@ -96,10 +102,9 @@ fn change(a: &Args, config: &mut Config) -> Result<()> {
 }
 
 /// What is trained, on what, where.
-fn print_start(run: &Run, model: &dyn Layer, device: &Device, out: &mut dyn Write) -> Result<()> {
+fn title(run: &Run, model: &dyn Layer, device: &Device) -> String {
     let data = &run.data;
-    writeln!(
-        out,
+    format!(
         "{} ({}): {} parameters, {} training and {} test items{}",
         device.id(),
         device.caps().name,
@@ -111,9 +116,21 @@ fn print_start(run: &Run, model: &dyn Layer, device: &Device, out: &mut dyn Writ
             (n, Some(_)) => format!(", {n} token ids"),
             (n, None) => format!(", {n} classes"),
         }
-    )?;
-    run.notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
-    Ok(())
+    )
+}
+
+/// The live view, where it is asked for and the terminal can have it.
+fn view(a: &Args, config: &Config, sources: &Sources, title: &str) -> Result<Option<View>> {
+    if !a.tui {
+        return Ok(None);
+    }
+    if !cfg!(feature = "tui") {
+        return Err(CliError::Input("--tui: this build has no view: build it with `--features tui`".into()));
+    }
+    let (train, items) = (&config.train, sources.train.items());
+    let steps = items.div_ceil(train.batch_size).div_ceil(train.accumulate) as u64;
+    let plan = Plan { title: title.into(), epochs: train.epochs, steps, items: items as u64 };
+    Ok(View::new(plan))
 }
 
 pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
@@ -128,12 +145,18 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     let sources = config.sources(data, &device)?;
     let built = run.build(&device, &sources)?;
     let model = built.layer();
+    let title = title(&run, model, &device);
+    let view = view(a, config, &sources, &title)?;
     let mut trainer = config.trainer(model, data, &sources, &device)?;
-    trainer.show_progress(!a.quiet && std::io::stderr().is_terminal());
-    if !a.quiet {
-        print_start(&run, model, &device, out)?;
+    if let Some(view) = &view {
+        trainer = trainer.callback(view.events(&device));
     }
-    let report = fit(a, config, &sources, &mut trainer, out)?;
+    trainer.show_progress(!a.quiet && view.is_none() && std::io::stderr().is_terminal());
+    if !a.quiet {
+        writeln!(out, "{title}")?;
+        run.notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
+    }
+    let report = fit(a, config, &sources, &mut trainer, view, out)?;
     print_result(config, &data.skipped(), &report, out)?;
     if let (Some(path), Built::Loom(made)) = (&a.out, &built) {
         let id = made.config().id.as_str();
@@ -148,21 +171,29 @@ fn fit(
     config: &Config,
     sources: &Sources,
     trainer: &mut Trainer<'_>,
+    mut view: Option<View>,
     out: &mut dyn Write,
 ) -> Result<Report> {
     let stop = trainer.stop_flag();
     resume(a, config, trainer, out)?;
-    let signals =
-        Signals::install(stop).map_err(CliError::file("install", Path::new("handlers of signals")))?;
+    let signals = Signals::install(stop.clone())
+        .map_err(CliError::file("install", Path::new("handlers of signals")))?;
+    if let Some(view) = &mut view {
+        let past = config.train.run.as_ref().filter(|_| trainer.epochs_done() > 0);
+        let past = past.map(|run| read_metrics(&run.join("metrics.jsonl"))).transpose()?;
+        view.open(past.unwrap_or_default(), stop);
+    }
     let mut failed = None;
     let report = trainer.fit(&*sources.train, sources.test.as_deref(), &mut |s| {
-        if a.quiet {
-            return true;
-        }
-        let written = writeln!(out, "{}", line(s, config.train.epochs));
+        let written = match &view {
+            Some(view) => view.flush(out),
+            None if a.quiet => Ok(()),
+            None => writeln!(out, "{}", line(s, config.train.epochs)),
+        };
         failed = written.err();
         failed.is_none()
     })?;
+    drop(view);
     if let Some(e) = failed {
         return Err(e.into());
     }

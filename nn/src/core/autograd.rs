@@ -17,7 +17,7 @@ use crate::core::engine;
 use crate::core::error::Result;
 use crate::core::hooks;
 use crate::core::span::span;
-use crate::core::tensor::{Collected, Edge, Meta, Node, Role, Tensor};
+use crate::core::tensor::{Collected, Edge, Function, Meta, Node, Role, Tensor};
 use crate::core::timeline;
 
 pub use crate::core::derivatives::{GradOptions, grad, hvp, jacobian, jvp, vjp};
@@ -34,12 +34,9 @@ fn tracked(inputs: &[&Tensor]) -> bool {
 }
 
 /// The node of an operation.
-fn node<F>(op: &'static str, inputs: &[&Tensor], outputs: &[Tensor], f: F) -> Arc<Node>
-where
-    F: Fn(&mut BackwardCtx<'_>) -> Result<()> + Send + Sync + 'static,
-{
+fn node(op: &'static str, inputs: &[&Tensor], outputs: &[Tensor], f: Arc<Function>) -> Arc<Node> {
     let edges = inputs.iter().map(|t| t.edge().cloned()).collect();
-    let node = Node::new(op, edges, outputs.iter().map(Meta::of).collect(), Role::Op(Arc::new(f)));
+    let node = Node::new(op, edges, outputs.iter().map(Meta::of).collect(), Role::Op(f));
     timeline::made(node.id);
     node
 }
@@ -58,7 +55,12 @@ where
     if !tracked(inputs) {
         return outputs;
     }
-    let node = node(op, inputs, &outputs, make());
+    behind(op, inputs, outputs, Arc::new(make()))
+}
+
+/// `outputs` as those of a new node.
+fn behind(op: &'static str, inputs: &[&Tensor], outputs: Vec<Tensor>, f: Arc<Function>) -> Vec<Tensor> {
+    let node = node(op, inputs, &outputs, f);
     outputs.into_iter().enumerate().map(|(index, t)| t.placed(&node, index)).collect()
 }
 
@@ -78,7 +80,7 @@ impl Tensor {
         if !tracked(inputs) {
             return self;
         }
-        let node = node(op, inputs, std::slice::from_ref(&self), make());
+        let node = node(op, inputs, std::slice::from_ref(&self), Arc::new(make()));
         self.placed(&node, 0)
     }
 }

@@ -224,9 +224,19 @@ pub(crate) fn compose(
     f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
 ) -> Result<()> {
     // A node of its own for each, so that the inner pass ends there and not behind.
-    let at: Vec<Tensor> =
-        inputs.iter().map(|(i, t)| if cx.needs(*i) { alias(t) } else { t.clone() }).collect();
+    let own = |(i, t): &(usize, Tensor)| if cx.needs(*i) { alias(t) } else { t.clone() };
+    let at: Vec<Tensor> = inputs.iter().map(own).collect();
     let outputs = f(&at)?;
+    give_all(cx, inputs, &at, &outputs)
+}
+
+/// Gives the gradients of `outputs`, which were made of the tensors `at` in place of `inputs`.
+fn give_all(
+    cx: &mut BackwardCtx<'_>,
+    inputs: &[(usize, Tensor)],
+    at: &[Tensor],
+    outputs: &[Tensor],
+) -> Result<()> {
     let mut roots = vec![];
     for (i, y) in outputs.iter().enumerate() {
         if let (Some(dy), true) = (cx.upstream(i), y.requires_grad()) {
@@ -234,7 +244,7 @@ pub(crate) fn compose(
         }
     }
     let mut seen = HashSet::new();
-    let needed: Vec<(usize, Edge)> = (inputs.iter().zip(&at))
+    let needed: Vec<(usize, Edge)> = (inputs.iter().zip(at))
         .filter(|((i, _), _)| cx.needs(*i) && seen.insert(*i))
         .filter_map(|((i, _), t)| Some((*i, t.edge()?.clone())))
         .collect();

@@ -258,12 +258,13 @@ pub enum NnError {
         /// Who uses it: `process 4711 (trefoil)`.
         holder: String,
     },
-    /// A cell or row of a CSV file is missing or malformed. Rows and columns count from 1, the header line included.
+    /// A cell, row or column of a table (CSV, Parquet, Arrow) is missing or malformed. Rows and columns count from 1, the header line of CSV
+    /// included.
     #[error("{}: row {row}, column {column}: {what}", path.display())]
-    Csv {
+    Table {
         /// The file.
         path: PathBuf,
-        /// Line of the file, from 1.
+        /// Row, from 1; of CSV the line of the file.
         row: usize,
         /// Column, from 1.
         column: usize,

@@ -23,7 +23,6 @@ pub struct Key {
 /// without a default is required. Makes a struct of them, the list `KEYS`, and `take`, which reads them.
 macro_rules! options {
     ($options:ident { $($key:ident : $t:ty $(= $default:expr)? $(, $limit:ident)?;)* }) => {
-        #[derive(serde::Deserialize)]
         struct $options {
             $($key: $t,)*
         }
@@ -41,8 +40,10 @@ macro_rules! options {
                 of: &str,
                 keys: serde_json::Map<String, serde_json::Value>,
             ) -> $crate::core::error::Result<Self> {
-                let keys = $crate::core::options::resolve(path, of, Self::KEYS, keys)?;
-                let all: Self = $crate::core::options::read(path, serde_json::Value::Object(keys))?;
+                // Some types have no options.
+                #[allow(unused_mut, unused_variables)]
+                let mut keys = $crate::core::options::resolve(path, of, Self::KEYS, keys)?;
+                let all = $options { $($key: $crate::core::options::option(path, stringify!($key), &mut keys)?,)* };
                 $($($crate::core::options::within(path, stringify!($key), &all.$key, &$limit)?;)?)*
                 Ok(all)
             }
@@ -71,8 +72,21 @@ pub(crate) fn join(path: &str, key: &str) -> String {
 
 /// A value of a known type. Errors: [`NnError::Config`] with its path, what was expected and what is there.
 pub(crate) fn read<T: DeserializeOwned>(path: &str, value: Value) -> Result<T> {
-    serde_path_to_error::deserialize(value)
-        .map_err(|e| NnError::config(join(path, &e.path().to_string()), suggest(&e.inner().to_string())))
+    serde_path_to_error::deserialize(value).map_err(|e| malformed(path, &e))
+}
+
+fn malformed(path: &str, e: &serde_path_to_error::Error<serde_json::Error>) -> NnError {
+    NnError::config(join(path, &e.path().to_string()), suggest(&e.inner().to_string()))
+}
+
+/// The value of an option. One after the other: what serde makes of a type is compiled once then, and not anew in every set of options.
+pub(crate) fn option<T: DeserializeOwned>(path: &str, key: &str, keys: &mut Map<String, Value>) -> Result<T> {
+    read(&join(path, key), keys.remove(key).unwrap_or_default())
+}
+
+/// Drops keys without a value, which have their defaults.
+pub(crate) fn drop_nulls(keys: &mut Map<String, Value>) {
+    keys.retain(|_, v| !v.is_null());
 }
 
 /// The keys of an object.

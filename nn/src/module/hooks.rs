@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::core::error::Result;
+use crate::core::error::{NnError, Result};
 use crate::core::hooks;
 pub(crate) use crate::core::hooks::{OpObserver, join};
 use crate::core::tensor::{Tensor, shapes};
@@ -78,17 +78,29 @@ pub(crate) fn call<T: Outputs>(
 ) -> Result<T> {
     let watched = hooks::watched();
     if watched {
-        hooks::enter(name.to_string());
-        tell(|o, path| o.enter(path, layer));
+        enter(name, layer);
     }
     let y = forward();
     if watched {
-        if let Ok(y) = &y {
-            tell(|o, path| o.leave(path, layer, &y.tensors()));
-        }
-        hooks::leave();
+        leave(layer, y.as_ref().ok().map(T::tensors));
     }
-    y.map_err(|e| e.within(name, layer.kind(), || shapes(inputs)))
+    y.map_err(|e| failed(e, name, layer, inputs))
+}
+
+fn enter(name: &str, layer: &dyn Layer) {
+    hooks::enter(name.to_string());
+    tell(|o, path| o.enter(path, layer));
+}
+
+fn leave(layer: &dyn Layer, outputs: Option<Vec<Tensor>>) {
+    if let Some(outputs) = outputs {
+        tell(|o, path| o.leave(path, layer, &outputs));
+    }
+    hooks::leave();
+}
+
+fn failed(e: NnError, name: &str, layer: &dyn Layer, inputs: &[&Tensor]) -> NnError {
+    e.within(name, layer.kind(), || shapes(inputs))
 }
 
 /// A part's [`Layer::forward`].

@@ -133,8 +133,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
 
     /// Name of the layer's type, as it stands in configurations and error messages: `Dense`.
     fn kind(&self) -> &'static str {
-        let path = std::any::type_name::<Self>();
-        path.split('<').next().and_then(|p| p.rsplit("::").next()).unwrap_or("Layer")
+        last_name(std::any::type_name::<Self>())
     }
 
     /// Shows parameters, buffers, generator positions and parts under their PyTorch names, each name once.
@@ -143,7 +142,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     /// Switches between training (the state after construction) and evaluation: the layer's own flags and, by their `set_training`, the
     /// parts that [`visit`](Layer::visit) shows. A layer that keeps one of them in a mode of its own does so here.
     fn set_training(&self, on: bool) {
-        set_training_of(on, |v| self.visit(v));
+        set_training_of(on, &|v| self.visit(v));
     }
 
     /// Forgets what stateful layers carry from one call to the next: by default, what the parts that [`visit`](Layer::visit) shows carry.
@@ -198,8 +197,13 @@ pub(crate) fn learning_rules(
     result
 }
 
+/// The name of a type without its path and its parameters.
+fn last_name(path: &'static str) -> &'static str {
+    path.split('<').next().and_then(|p| p.rsplit("::").next()).unwrap_or("Layer")
+}
+
 /// [`Layer::set_training`] of whatever `visit` shows.
-pub(crate) fn set_training_of(on: bool, visit: impl FnOnce(&mut Visitor<'_>)) {
+pub(crate) fn set_training_of(on: bool, visit: &dyn Fn(&mut Visitor<'_>)) {
     let mut own = |_: &str, e: Entry<'_>| {
         if let Entry::Training(flag) = e {
             flag.store(on, Ordering::Relaxed);

@@ -422,7 +422,7 @@ fn every_mistake_has_its_place() {
     for (at, v, key, words) in [
         ("/dat", json!({}), "dat", "unknown field"),
         ("/data", json!(3), "data", "expected an object"),
-        ("/data", json!({}), "data", "expected one of the keys csv, npy"),
+        ("/data", json!({}), "data", "expected one of the keys csv, parquet, arrow, npy"),
         ("/data/npy", json!("x.npy"), "data", "csv and npy"),
         ("/data/length", json!(3), "data.length", "unknown field `length` of `csv`"),
         ("/data/csv", json!(3), "data.csv", "expected path string"),

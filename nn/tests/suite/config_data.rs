@@ -138,7 +138,7 @@ fn malformed_rows_end_the_run_or_are_left_out_by_name() {
     let good = "0.5,1.5,0\n1.5,0.5,1\n".repeat(6);
     let data = json!({ "csv": f.write("bad.csv", format!("{good}oops,1,0\n1,2\n{good}")) });
     match train(&config(data.clone(), dense(2, json!([])))) {
-        Err(NnError::Csv { row: 13, column: 1, .. }) => {}
+        Err(NnError::Table { row: 13, column: 1, .. }) => {}
         other => panic!("{:?}", other.map(|d| d.report)),
     }
     let mut data = data;

@@ -60,7 +60,7 @@ fn errors_name_row_and_column() {
         ("1\n2\n", 1, 1, "no such label column"),
     ] {
         match csv(text, &o) {
-            Err(NnError::Csv { row: r, column: c, what, .. }) => {
+            Err(NnError::Table { row: r, column: c, what, .. }) => {
                 assert_eq!((r, c), (row, column), "{text:?}: {what}");
                 assert!(what.contains(words), "{text:?}: {what}");
             }
@@ -129,7 +129,7 @@ fn malformed_lines_are_left_out_and_counted() {
     let o = CsvOptions::default();
     let (d, skipped) = file(text.as_bytes(), |p| read_csv_skipping(p, &o)).unwrap();
     assert_eq!((d.features(), skipped), (&[1.0, 2.0, 3.0, 4.0][..], 3));
-    assert!(matches!(csv(text, &o), Err(NnError::Csv { row: 3, column: 2, .. })));
+    assert!(matches!(csv(text, &o), Err(NnError::Table { row: 3, column: 2, .. })));
     assert!(file(b"x,1,1\n", |p| read_csv_skipping(p, &o)).is_err());
 }
 

@@ -96,6 +96,8 @@ mod tensor_ops;
 mod training;
 mod training_features;
 mod traps;
+#[cfg(feature = "parquet")]
+mod typed_tables;
 mod views;
 #[cfg(feature = "volta")]
 mod volta;

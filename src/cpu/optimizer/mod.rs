@@ -257,15 +257,20 @@ fn fold(
 ) -> Result<f64> {
     with_dtype!(v.dtype(), T => {
         let x = Values::<T>::new(op, v, &[])?;
-        let parts = x.par_chunks(CHUNK).map(|x| {
+        let parts = of_parts::<T>(&x, &|x| {
             let mut chains = [0.0; 8];
             for x in x.chunks(8) {
                 chains.iter_mut().zip(x).for_each(|(c, &x)| *c = step(*c, HostElement::to_f64(x)));
             }
             chains.into_iter().fold(0.0, join)
         });
-        Ok(parts.try_vec()?.into_iter().fold(0.0, join))
+        Ok(parts?.into_iter().fold(0.0, join))
     })
+}
+
+/// A number of each part of a slice. A reference, so that this is not compiled for every function.
+fn of_parts<T: HostElement>(x: &[T], f: &(dyn Fn(&[T]) -> f64 + Sync)) -> Result<Vec<f64>> {
+    x.par_chunks(CHUNK).map(f).try_vec()
 }
 
 /// [`fold`] over all elements of a list of tensors.

@@ -1,11 +1,11 @@
 //! Optimizer steps in place: each tensor is read and written once, in parts on several threads.
 
-use rayon::prelude::*;
+use std::sync::{Mutex, PoisonError};
 
 use crate::buffer::ViewMut;
 use crate::cpu::optimizer::{update, vectorized};
 use crate::cpu::scratch::*;
-use crate::cpu::values::{CHUNK, Values};
+use crate::cpu::values::{CHUNK, Values, each_index};
 use crate::cpu::vector::{Narrow, ROOM};
 use crate::cpu::{HostElement, write, wrong_storage};
 use crate::dtype::DType;
@@ -57,7 +57,7 @@ pub(super) fn in_place(
 fn step_in_f32<G: Narrow>(op: &'static str, rule: &OptimRule, p: &ParamSlot<'_>, by: Factors) -> Result<()> {
     macro_rules! parts {
         ($states:literal) => {
-            each_part::<f32, G, f32, $states>(op, p, |part, g| part.update_in_f32(g, rule, &by))
+            each_part::<f32, G, f32, $states>(op, p, &|part, g| part.update_in_f32(g, rule, &by))
         };
     }
     match rule.states().len() {
@@ -78,7 +78,7 @@ fn step_of<W: HostElement, G: HostElement, S: HostElement>(
     // The rule as a literal of its variant: the choice among all rules is made here, not for each element.
     macro_rules! elements {
         ($states:literal, $rule:expr) => {
-            each_part::<W, G, S, $states>(op, p, |part, g| {
+            each_part::<W, G, S, $states>(op, p, &|part, g| {
                 part.update(g, |w, g, s| update(&$rule, w, unscale * g, s, lr, t, ratio_and_bias))
             })
         };
@@ -103,11 +103,11 @@ fn step_of<W: HostElement, G: HostElement, S: HostElement>(
 /// Elements of a part that are widened to f64 at a time.
 const WIDE: usize = 64;
 
-/// Calls `f(part, gradient)` for the parts of a slot with N states.
+/// Calls `f(part, gradient)` for the parts of a slot with N states. A reference, so that this is not compiled for every rule.
 fn each_part<W: HostElement, G: HostElement, S: HostElement, const N: usize>(
     op: &'static str,
     p: &ParamSlot<'_>,
-    f: impl Fn(&mut Part<'_, W, S, N>, &[G]) + Sync,
+    f: &(dyn Fn(&mut Part<'_, W, S, N>, &[G]) + Sync),
 ) -> Result<()> {
     let wrong = |v: &ViewMut<'_>| wrong_storage(op, v.dtype());
     let g = Values::<G>::new(op, p.g, &[])?;
@@ -122,11 +122,11 @@ fn each_part<W: HostElement, G: HostElement, S: HostElement, const N: usize>(
         _ => None,
     };
     let parts = parts::<W, S, N>(w, &mut states, &mut copy)?;
-    let run = |(i, mut part): (usize, Part<'_, W, S, N>)| f(&mut part, &g[i * CHUNK..]);
-    match parts.len() {
-        0 | 1 => parts.into_iter().enumerate().for_each(run),
-        _ => parts.into_par_iter().enumerate().for_each(run),
-    }
+    // Each is locked once, by the thread that updates it.
+    let parts: Vec<_> = parts.into_iter().map(Mutex::new).try_vec()?;
+    each_index(parts.len(), &|i| {
+        f(&mut parts[i].lock().unwrap_or_else(PoisonError::into_inner), &g[i * CHUNK..])
+    });
     Ok(())
 }
 

@@ -36,7 +36,8 @@ impl Meta {
     }
 }
 
-type Function = dyn Fn(&mut BackwardCtx<'_>) -> Result<()> + Send + Sync;
+/// What gives the gradients of an operation's inputs.
+pub(crate) type Function = dyn Fn(&mut BackwardCtx<'_>) -> Result<()> + Send + Sync;
 
 /// What a node does in the backward pass.
 pub(crate) enum Role {

@@ -123,7 +123,7 @@ impl Decoder {
             };
             let (self_attn, cross_attn) = (attention()?, attention()?);
             let parts = DecoderParts { self_attn, cross_attn, tail: Tail::new(&self.cx, &config, 3)? };
-            set_training_of(self.training.load(Ordering::Relaxed), |v| parts.visit(v));
+            set_training_of(self.training.load(Ordering::Relaxed), &|v| parts.visit(v));
             Ok(parts)
         })
     }

@@ -24,8 +24,8 @@ use crate::train::data::{
     Transform, Transformed,
 };
 
-/// Where the data comes from and how it is served. The key of a file says what it is: `csv`, `npy`, `npz`, `idx`, `cifar`, `images` (a folder of
-/// folders), `text` or `graph` (whose nodes are the items).
+/// Where the data comes from and how it is served. The key of a file says what it is: `csv`, `parquet`, `arrow`, `npy`, `npz`, `idx`, `cifar`,
+/// `images` (a folder of folders), `text` or `graph` (whose nodes are the items).
 #[derive(Clone)]
 pub struct DataConfig {
     json: Value,
@@ -274,7 +274,7 @@ impl DataConfig {
         &self.json
     }
 
-    /// The key of the file: `csv`, ...
+    /// The key of the file: `csv`, `parquet`, ...
     pub fn kind(&self) -> &'static str {
         self.kind
     }

@@ -15,7 +15,7 @@ use crate::core::error::{NnError, Result, invalid};
 use crate::core::limits;
 use crate::core::options::{COUNT, join};
 use crate::train::data::cifar::images_and_classes;
-use crate::train::data::table::{Categories, Column, Missing, Table, TableOptions, Target};
+use crate::train::data::table::{Categories, Column, Missing, Table, TableFormat, TableOptions, Target};
 use crate::train::data::text::{Bytes, Characters, Encoding, read_text};
 use crate::train::data::{
     Arrays, CifarLabels, Dataset, GraphData, GraphOptions, HostTensor, ItemSource, Targets, read_idx,
@@ -57,6 +57,8 @@ fn reader(f: impl Fn(&Common) -> Result<Items> + Send + Sync + 'static) -> Read 
 /// Keys that hold paths.
 pub(super) const PATHS: &[&str] = &[
     "csv",
+    "parquet",
+    "arrow",
     "npy",
     "npz",
     "idx",
@@ -164,26 +166,30 @@ pub(super) static FILES: &[Row<Read>] = &[
         classes: Option<Vec<String>> = null;
         drop: Vec<Column> = [];
     } |path| {
-        if classes.as_ref().is_some_and(|list| list.is_empty() || list.iter().collect::<BTreeSet<_>>().len() < list.len()) {
-            return Err(NnError::config(join(path, "classes"), "expected different names of classes, got none or one twice"));
-        }
-        let target = move |c: &Common| match (c.target, &classes) {
-            (Some(TargetKind::Value), _) => Target::Value(label.clone()),
-            (_, Some(list)) => Target::Classes(label.clone(), list.clone()),
-            _ => Target::Class(label.clone()),
-        };
-        Arc::new(move |c, mapping| {
-            let options = TableOptions {
-                header,
-                separator,
-                target: target(c),
-                categories: categorical.0.clone(),
-                missing: missing.0,
-                drop: drop.clone(),
-                scale: c.scale as f32,
-            };
-            table(&csv, &options, c, mapping).map(Content::Items)
-        })
+        let columns = TableOptions { header, separator, ..columns(categorical, missing, drop) };
+        of_table(path, csv, label, classes, columns)?
+    }),
+    row!("parquet" {
+        parquet: PathBuf;
+        label: Column = "last";
+        categorical: CategoriesKind = "refuse";
+        missing: MissingKind = "refuse";
+        classes: Option<Vec<String>> = null;
+        drop: Vec<Column> = [];
+    } |path| {
+        let columns = TableOptions { format: TableFormat::Parquet, ..columns(categorical, missing, drop) };
+        of_table(path, parquet, label, classes, columns)?
+    }),
+    row!("arrow" {
+        arrow: PathBuf;
+        label: Column = "last";
+        categorical: CategoriesKind = "refuse";
+        missing: MissingKind = "refuse";
+        classes: Option<Vec<String>> = null;
+        drop: Vec<Column> = [];
+    } |path| {
+        let columns = TableOptions { format: TableFormat::Arrow, ..columns(categorical, missing, drop) };
+        of_table(path, arrow, label, classes, columns)?
     }),
     row!("npy" { npy: PathBuf; targets: Option<PathBuf> = null; features: Features = "values"; } |_path| {
         reader(move |c| {
@@ -281,6 +287,35 @@ fn open_tokenizer(_file: &Path) -> Result<Arc<dyn Encoding>> {
     ))
 }
 
+/// What becomes of the columns of a table.
+fn columns(categories: CategoriesKind, missing: MissingKind, drop: Vec<Column>) -> TableOptions {
+    TableOptions { categories: categories.0, missing: missing.0, drop, ..TableOptions::default() }
+}
+
+/// A reader of a table, with classes or values in the column `label`; `options` says the rest. Errors: names of classes that are none.
+fn of_table(
+    path: &str,
+    file: PathBuf,
+    label: Column,
+    classes: Option<Vec<String>>,
+    options: TableOptions,
+) -> Result<Read> {
+    let different = |list: &Vec<String>| list.iter().collect::<BTreeSet<_>>().len() == list.len();
+    if classes.as_ref().is_some_and(|list| list.is_empty() || !different(list)) {
+        let what = "expected different names of classes, got none or one twice";
+        return Err(NnError::config(join(path, "classes"), what));
+    }
+    Ok(Arc::new(move |c, mapping| {
+        let target = match (c.target, &classes) {
+            (Some(TargetKind::Value), _) => Target::Value(label.clone()),
+            (_, Some(list)) => Target::Classes(label.clone(), list.clone()),
+            _ => Target::Class(label.clone()),
+        };
+        let options = TableOptions { target, scale: c.scale as f32, ..options.clone() };
+        table(&file, &options, c, mapping).map(Content::Items)
+    }))
+}
+
 fn table(path: &Path, options: &TableOptions, c: &Common, mapping: Option<&DataMapping>) -> Result<Items> {
     let mut skipped = vec![];
     let mut malformed = |e: NnError| match c.on_error {
@@ -312,6 +347,9 @@ fn items_of(table: Table, c: &Common, skipped: Vec<String>) -> Result<Items> {
     Ok(Items { items: Arc::new(data), labels, sorted: false, scale: 1.0, skipped, graph: None, mapping })
 }
 
+/// Kinds of files that are tables.
+const TABLES: [&str; 3] = ["csv", "parquet", "arrow"];
+
 /// Items of a further file without targets. Errors: kinds of files whose items are no rows.
 pub(super) fn inference(
     kind: &str,
@@ -320,7 +358,7 @@ pub(super) fn inference(
     mapping: &DataMapping,
     c: &Common,
 ) -> Result<Items> {
-    if let Some(schema) = mapping.table.as_ref().filter(|_| kind == "csv") {
+    if let Some(schema) = mapping.table.as_ref().filter(|_| TABLES.contains(&kind)) {
         let mut skipped = vec![];
         let table = schema.read(file, false, &mut |e| match c.on_error {
             OnError::Fail => Err(e),
@@ -344,8 +382,9 @@ pub(super) fn inference(
             arrays(found, None, features, &alone)
         }
         _ => {
-            let what =
-                format!("expected data of csv, npy, npz or idx, whose items are rows, got a run on `{kind}`");
+            let what = format!(
+                "expected data of csv, parquet, arrow, npy, npz or idx, whose items are rows, got a run on `{kind}`"
+            );
             Err(NnError::config("data", what))
         }
     }

@@ -57,7 +57,7 @@ macro_rules! row {
             name: $name,
             keys: Options::KEYS,
             read: |$path, mut keys| {
-                keys.retain(|_, v| !v.is_null());
+                $crate::core::options::drop_nulls(&mut keys);
                 let Options { $($key,)* } = Options::take($path, $name, keys)?;
                 Ok($body)
             },

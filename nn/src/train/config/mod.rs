@@ -11,7 +11,7 @@
 //!
 //! | Section | What it holds |
 //! |---|---|
-//! | `data` | the key of a file says what it is: `csv`, `npy`, `npz`, `idx`, `cifar` (binary files, one or a list), `images` (a folder of folders), `text`, `graph`; with the keys of [`Common`], a `sampler` ([`SamplerConfig`]), `transforms` ([`TransformConfig`]) and files of their own for the `test` |
+//! | `data` | the key of a file says what it is: `csv`, `parquet`, `arrow`, `npy`, `npz`, `idx`, `cifar` (binary files, one or a list), `images` (a folder of folders), `text`, `graph`; with the keys of [`Common`], a `sampler` ([`SamplerConfig`]), `transforms` ([`TransformConfig`]) and files of their own for the `test` |
 //! | `model` | a network, see [`network`](crate::network) |
 //! | `loss` | [`LossConfig`]: any of [`losses`](crate::losses), as `"mse"` or with options as `{ "type": "huber", "delta": 2 }` |
 //! | `optimizer` | [`OptimizerConfig`]: any rule of [`optim`](crate::optim), with `groups` of parameters ([`GroupConfig`]) and `maximize` |
@@ -20,7 +20,8 @@
 //! | `train` | [`TrainConfig`]: epochs, batches, accumulation, clipping, early stopping, moving average, frozen parameters, low-rank adapters ([`LoraOptions`]), precision, anomaly mode, recording, seed, run folder |
 //!
 //! Keys of files: `csv` with `header`, `label` (`"last"`, the name of a column or its number), `separator`, `categorical` (`"refuse"`, `"auto"` or a
-//! list of columns), `missing` (`"refuse"`, `"skip"`, `"mean"` or a number), `classes` (names, where labels are texts), `drop` (columns); `npy` and `idx` with `targets`, `npz` with the names `x` and
+//! list of columns), `missing` (`"refuse"`, `"skip"`, `"mean"` or a number), `classes` (names, where labels are texts), `drop` (columns);
+//! `parquet` and `arrow` (IPC files and streams, Feather version 2; both with the feature `parquet`) with the same but for `header` and `separator`; `npy` and `idx` with `targets`, `npz` with the names `x` and
 //! `y`, `npy` and `npz` with `features` (`"values"`, `"ids"`); `cifar` with `dataset` (`"cifar10"`, `"cifar100"`, `"cifar100_coarse"`);
 //! `images` with `channels` (`"rgb"`, `"gray"`) and `size`; `text` with `length`, `step`, `encoding` (`"characters"`, `"bytes"`, `"tokenizer"` with the file under `tokenizer`); `graph`, a CSV file of edges, with `labels` (a
 //! CSV file of nodes and their classes), `nodes` (one of their features, a line for each; one-hot ids without it), `undirected`, `weighted`,

@@ -76,14 +76,14 @@ fn line_numbers(
     cells.iter().enumerate().map(number).collect()
 }
 
-/// Reads a file of numbers, one item per line. Blank lines are skipped. Errors: [`NnError::Io`]; [`NnError::Csv`] with row and column for
+/// Reads a file of numbers, one item per line. Blank lines are skipped. Errors: [`NnError::Io`]; [`NnError::Table`] with row and column for
 /// a missing cell, a cell that is no finite number, a label that is no class id, or a line with another number of cells.
 pub fn read_csv(path: impl AsRef<Path>, options: &CsvOptions) -> Result<Dataset> {
     read_csv_each(path, options, &mut Err)
 }
 
 /// As [`read_csv`], but leaves malformed lines out and returns how many they are; each is logged. The first line that is not the header
-/// sets the number of cells. Errors: [`NnError::Io`]; [`NnError::Csv`] for a file without a good line.
+/// sets the number of cells. Errors: [`NnError::Io`]; [`NnError::Table`] for a file without a good line.
 pub fn read_csv_skipping(path: impl AsRef<Path>, options: &CsvOptions) -> Result<(Dataset, u64)> {
     let mut skipped = 0;
     let data = read_csv_each(path, options, &mut |e| {
@@ -104,7 +104,7 @@ pub fn read_csv_each(
     let path = path.as_ref();
     let file = File::open(path).map_err(NnError::io("open", path))?;
     let fail =
-        |row: usize, column: usize, what: String| NnError::Csv { path: path.into(), row, column, what };
+        |row: usize, column: usize, what: String| NnError::Table { path: path.into(), row, column, what };
 
     let (mut features, mut classes, mut values) = (vec![], vec![], vec![]);
     let (mut width, mut items) = (None, 0usize);

@@ -72,7 +72,7 @@ impl GraphData {
         let (width, wanted) = (table.item_shape()[0], if options.weighted { 3 } else { 2 });
         if width < wanted {
             let what = format!("expected {wanted} columns, found {width}");
-            return Err(NnError::Csv { path: edges.into(), row: 1, column: width + 1, what });
+            return Err(NnError::Table { path: edges.into(), row: 1, column: width + 1, what });
         }
         let (mut sources, mut targets, mut weights) = (vec![], vec![], vec![]);
         for (i, line) in table.features().chunks_exact(width).enumerate() {

@@ -1,6 +1,11 @@
-//! Tables: CSV files with columns of numbers and of texts, missing cells, classes by name. What was learned of the columns (categories, means,
-//! classes) is a [`TableSchema`], with which further files are read in the same way.
+//! Tables: files of CSV, Parquet and Arrow with columns of numbers and of texts, missing cells, classes by name. What was learned of the columns
+//! (categories, means, classes) is a [`TableSchema`], with which further files are read in the same way.
 
+#[cfg(feature = "parquet")]
+mod arrow;
+mod csv;
+#[cfg(feature = "parquet")]
+mod ipc;
 mod reading;
 
 use std::path::Path;
@@ -8,8 +13,50 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use self::reading::{Expand, Names, Reader, Reading, empty, plan, rows};
+use self::csv::Csv;
+use self::reading::{Expand, Names, Reader, Reading, plan, rows};
 use crate::core::error::{NnError, Result};
+
+/// The format of a table's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TableFormat {
+    /// Lines of cells.
+    #[default]
+    Csv,
+    /// Apache Parquet. Needs the feature `parquet`.
+    Parquet,
+    /// The IPC format of Apache Arrow: files, which are those of Feather version 2, and streams. Needs the feature `parquet`.
+    Arrow,
+}
+
+impl TableFormat {
+    /// The format that the extension of a file says: `csv`; `parquet`, `pq`; `arrow`, `arrows`, `feather`, `ipc`.
+    pub fn of(path: impl AsRef<Path>) -> Option<TableFormat> {
+        match path.as_ref().extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "csv" => Some(TableFormat::Csv),
+            "parquet" | "pq" => Some(TableFormat::Parquet),
+            "arrow" | "arrows" | "feather" | "ipc" => Some(TableFormat::Arrow),
+            _ => None,
+        }
+    }
+
+    /// Opens a file. `header` and `separator` are those of CSV.
+    fn open(self, path: &Path, header: Option<bool>, separator: char) -> Result<Box<dyn Reader + '_>> {
+        match self {
+            TableFormat::Csv => Ok(Box::new(Csv::open(path, separator, header)?)),
+            #[cfg(feature = "parquet")]
+            TableFormat::Parquet => Ok(Box::new(arrow::Batches::parquet(path)?)),
+            #[cfg(feature = "parquet")]
+            TableFormat::Arrow => Ok(Box::new(arrow::Batches::ipc(path)?)),
+            #[cfg(not(feature = "parquet"))]
+            TableFormat::Parquet | TableFormat::Arrow => {
+                let what = "this build reads CSV tables alone: build it with `--features parquet`";
+                Err(NnError::config(format!("data.{}", format!("{self:?}").to_lowercase()), what))
+            }
+        }
+    }
+}
 
 /// A column of a table; in JSON `"last"`, a number or a name.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
@@ -20,7 +67,7 @@ pub enum Column {
     Last,
     /// This one, from 0.
     At(usize),
-    /// The one of this name in the first line.
+    /// The one of this name.
     Named(String),
 }
 
@@ -52,13 +99,13 @@ pub enum Categories {
     /// They are malformed.
     #[default]
     Refuse,
-    /// A column whose first cell is a text holds categories.
+    /// A column of texts (of CSV: whose first cell is a text) holds categories.
     Auto,
     /// These columns hold categories, whatever their cells look like.
     Columns(Vec<Column>),
 }
 
-/// What becomes of missing cells of features: empty ones, `NA`, `NaN`, `null` and `?`. A missing category has none of the columns of its categories;
+/// What becomes of missing cells of features: nulls, empty ones, `NA`, `NaN`, `null` and `?`. A missing category has none of the columns of its categories;
 /// a missing target is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Missing {
@@ -76,7 +123,8 @@ pub enum Missing {
 /// What the targets of a table are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// Classes: ids from 0 where the first row has a number, names otherwise, which are numbered in alphabetical order.
+    /// Classes: ids from 0 where the column holds numbers (of CSV: where its first cell is one), names otherwise, which are numbered in alphabetical
+    /// order.
     Class(Column),
     /// Classes of these names, numbered in this order.
     Classes(Column, Vec<String>),
@@ -89,9 +137,11 @@ pub enum Target {
 /// How a table is read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableOptions {
-    /// Whether the first line names the columns; `None`: it does if none of its cells is a number.
+    /// Format of the file.
+    pub format: TableFormat,
+    /// Of CSV, whether the first line names the columns; `None`: it does if none of its cells is a number.
     pub header: Option<bool>,
-    /// Between cells. Cells may stand in double quotes, which then hold separators and, doubled, quotes.
+    /// Of CSV, what is between cells. Cells may stand in double quotes, which then hold separators and, doubled, quotes.
     pub separator: char,
     /// The target.
     pub target: Target,
@@ -108,6 +158,7 @@ pub struct TableOptions {
 impl Default for TableOptions {
     fn default() -> Self {
         TableOptions {
+            format: TableFormat::Csv,
             header: None,
             separator: ',',
             target: Target::Class(Column::Last),
@@ -146,7 +197,7 @@ pub enum ColumnRole {
 /// A column of a table with its name, where the file has names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TableColumn {
-    /// Its name in the first line.
+    /// Its name.
     pub name: Option<String>,
     /// What it is.
     #[serde(flatten)]
@@ -161,9 +212,12 @@ pub struct TableSchema {
     pub columns: Vec<TableColumn>,
     /// Names of the classes, by id; none where the file has ids.
     pub classes: Option<Vec<String>>,
-    /// Whether the first line names the columns, as [`TableOptions::header`].
+    /// Format of the file.
+    #[serde(default)]
+    pub format: TableFormat,
+    /// Of CSV, whether the first line names the columns, as [`TableOptions::header`].
     pub header: Option<bool>,
-    /// Between cells.
+    /// Of CSV, what is between cells.
     pub separator: char,
     /// Factor of numbers.
     pub scale: f32,
@@ -185,28 +239,23 @@ pub struct Table {
 }
 
 impl Table {
-    /// Reads a file, one item per line; blank lines are skipped. `malformed` is asked about every malformed line: it is left out unless the answer
-    /// is an error, which ends the reading. Errors: [`NnError::Io`]; [`NnError::Csv`] with row and column for a column that is not there and a file
-    /// without a good line; the answer for a missing cell, a cell that is no finite number or no known category, a label that is no class, or a
-    /// line with another number of cells.
+    /// Reads a file, one item per row; blank lines of CSV are skipped. `malformed` is asked about every malformed row: it is left out unless the
+    /// answer is an error, which ends the reading. Of a table that pandas wrote, columns of its index (`__index_level_0__`) are left out. Errors:
+    /// [`NnError::Io`]; [`NnError::Data`] and [`NnError::Format`] for a file that is not of the format or damaged; [`NnError::Table`] with row and
+    /// column for a column that is not there or holds neither numbers nor texts (dates, lists, bytes) and a file without a good row; the answer for
+    /// a missing cell, a cell that is no finite number or no known category, a label that is no class, or a row with another number of cells.
     pub fn read(
         path: impl AsRef<Path>,
         options: &TableOptions,
         malformed: &mut dyn FnMut(NnError) -> Result<()>,
     ) -> Result<Table> {
         let path = path.as_ref();
-        let mut file = Reader::open(path, options.separator, options.header)?;
-        let width = file.names.as_ref().or(file.first.as_ref()).map_or(0, Vec::len);
-        let Some(first) = file.first.take() else { return Err(empty(path)) };
-        let mut plan_row = first.clone();
-        plan_row.resize(width, String::new());
-        let mut columns = plan(options, file.names.as_deref(), &plan_row).map_err(|f| file.lines.fail(f))?;
-        let order: Vec<Option<usize>> = (0..width).map(Some).collect();
-        let rows = rows(&mut file.lines, first, width, &order, &mut columns, options.missing, malformed)?;
-        if rows.count == 0 {
-            return Err(empty(path));
-        }
-        rows.table(columns, file.names, options)
+        let mut file = options.format.open(path, options.header, options.separator)?;
+        let mut columns = plan(options, file.names(), file.kinds()).map_err(|fault| file.fail(fault))?;
+        let order: Vec<Option<usize>> = (0..columns.len()).map(Some).collect();
+        let rows = rows(&mut *file, path, &order, &mut columns, options.missing, malformed)?;
+        let names = file.names().map(<[String]>::to_vec);
+        rows.table(columns, names, options)
     }
 }
 
@@ -221,7 +270,7 @@ impl TableSchema {
         self.columns.iter().map(width).sum()
     }
 
-    /// Reads a further file of the same columns. Where `targets` is false, the target's column may be absent and is not read; otherwise it has to be
+    /// Reads a further file of the same columns, in the format that its extension says, or else in that of the first. Where `targets` is false, the target's column may be absent and is not read; otherwise it has to be
     /// there. Errors: as [`Table::read`]; a column that is missing; categories and classes that the schema has not.
     pub fn read(
         &self,
@@ -231,13 +280,12 @@ impl TableSchema {
     ) -> Result<Table> {
         let path = path.as_ref();
         let named = self.columns.iter().all(|c| c.name.is_some());
-        let mut file = Reader::open(path, self.separator, self.header)?;
-        let width = file.names.as_ref().or(file.first.as_ref()).map_or(0, Vec::len);
-        let Some(first) = file.first.take() else { return Err(empty(path)) };
-        let order = self.order(if named { file.names.as_deref() } else { None }, width, targets);
-        let order = order.map_err(|what| NnError::Csv { path: path.into(), row: 1, column: 1, what })?;
-        let (mut readings, mut expand, mut kept) = (vec![], vec![], vec![]);
-        for (column, at) in self.columns.iter().zip(&order) {
+        let format = TableFormat::of(path).unwrap_or(self.format);
+        let mut file = format.open(path, self.header, self.separator)?;
+        let names = if named { file.names() } else { None };
+        let order = self.order(names, file.kinds().len(), targets).map_err(|what| file.fail((1, what)))?;
+        let (mut readings, mut expand) = (vec![], vec![]);
+        for column in &self.columns {
             let mut names = Names::default();
             readings.push(match &column.role {
                 ColumnRole::Number { fill } => {
@@ -261,12 +309,8 @@ impl TableSchema {
                 },
                 ColumnRole::Value => Reading::Value,
             });
-            kept.push(*at);
         }
-        let rows = rows(&mut file.lines, first, width, &kept, &mut readings, Missing::Refuse, malformed)?;
-        if rows.count == 0 {
-            return Err(empty(path));
-        }
+        let rows = rows(&mut *file, path, &order, &mut readings, Missing::Refuse, malformed)?;
         let mut schema = self.clone();
         if !targets {
             schema.columns.retain(|c| !matches!(c.role, ColumnRole::Class | ColumnRole::Value));

@@ -1,59 +1,105 @@
-//! Reading the lines of a table: cells, names, numbers.
+//! From the cells of a file to the rows of a table: names, numbers, categories.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use super::{Categories, Column, ColumnRole, Missing, Table, TableColumn, TableOptions, TableSchema, Target};
 use crate::core::error::{NnError, Result};
 use crate::core::limits;
 
-/// Whether a cell stands for a missing value.
-fn is_missing(cell: &str) -> bool {
-    cell.is_empty() || cell == "?" || ["na", "nan", "null"].contains(&cell.to_ascii_lowercase().as_str())
+/// Whether a text stands for a missing value.
+pub(super) fn is_missing(cell: &str) -> bool {
+    cell.is_empty() || cell == "?" || ["na", "nan", "null"].iter().any(|m| cell.eq_ignore_ascii_case(m))
 }
 
-/// The cells of a line. Errors: a quote that does not end.
-fn cells(line: &str, separator: char) -> std::result::Result<Vec<String>, String> {
-    let mut out = vec![];
-    let mut rest = line;
-    loop {
-        let start = rest.trim_start_matches(|c: char| c.is_whitespace() && c != separator);
-        let Some(mut quoted) = start.strip_prefix('"') else {
-            let (cell, more) = rest.split_once(separator).map_or((rest, None), |(c, m)| (c, Some(m)));
-            out.push(cell.trim().to_string());
-            match more {
-                Some(more) => rest = more,
-                None => return Ok(out),
-            }
-            continue;
-        };
-        let mut cell = String::new();
-        loop {
-            let Some((part, more)) = quoted.split_once('"') else {
-                return Err("a quote that does not end in its line".into());
-            };
-            cell.push_str(part);
-            // Two quotes are one of the text.
-            match more.strip_prefix('"') {
-                Some(more) => {
-                    cell.push('"');
-                    quoted = more;
-                }
-                None => {
-                    quoted = more;
-                    break;
-                }
-            }
-        }
-        out.push(cell.trim().to_string());
-        match quoted.split_once(separator) {
-            Some((between, more)) if between.trim().is_empty() => rest = more,
-            None if quoted.trim().is_empty() => return Ok(out),
-            _ => return Err("text behind a closing quote".into()),
+/// What is malformed: the column from 1, and what.
+pub(super) type Fault = (usize, String);
+
+/// A cell of a file. CSV has texts alone.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(feature = "parquet"), allow(dead_code))]
+pub(super) enum Cell<'a> {
+    Text(&'a str),
+    Missing,
+    Boolean(bool),
+    Integer(i64),
+    Number(f64),
+}
+
+impl<'a> Cell<'a> {
+    fn is_missing(self) -> bool {
+        match self {
+            Cell::Text(text) => is_missing(text),
+            cell => matches!(cell, Cell::Missing),
         }
     }
+
+    /// The cell as a category or the name of a class.
+    fn text(self) -> Cow<'a, str> {
+        match self {
+            Cell::Text(text) => text.into(),
+            Cell::Missing => "".into(),
+            Cell::Boolean(b) => if b { "true" } else { "false" }.into(),
+            Cell::Integer(n) => n.to_string().into(),
+            Cell::Number(x) => x.to_string().into(),
+        }
+    }
+
+    /// The cell as a number. Errors: texts that are none, numbers that are not finite as f32.
+    fn number(self) -> std::result::Result<f32, String> {
+        let number = match self {
+            Cell::Text(text) => text.parse::<f32>().ok(),
+            Cell::Missing => None,
+            Cell::Boolean(b) => Some(f32::from(u8::from(b))),
+            Cell::Integer(n) => Some(n as f32),
+            Cell::Number(x) => Some(x as f32),
+        };
+        match number {
+            None => Err(format!("`{}` is not a number", self.text())),
+            Some(x) if !x.is_finite() => Err(format!("`{}` is not finite", self.text())),
+            Some(x) => Ok(x),
+        }
+    }
+}
+
+/// What the cells of a column are: of CSV by its first cell, otherwise by its type.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(not(feature = "parquet"), allow(dead_code))]
+pub(super) enum Kind {
+    Number,
+    Text,
+    Boolean,
+    /// Neither, such as dates: why, and what to do.
+    Other(String),
+}
+
+impl Kind {
+    /// Errors: a column `at` that holds neither numbers nor texts.
+    pub(super) fn check(&self, at: usize) -> std::result::Result<(), Fault> {
+        match self {
+            Kind::Other(why) => Err((at + 1, why.clone())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A file of rows, which are read one after the other.
+pub(super) trait Reader {
+    /// Names of the columns, where the file has them.
+    fn names(&self) -> Option<&[String]>;
+    /// What the columns are.
+    fn kinds(&self) -> &[Kind];
+    /// Which columns' cells will be asked for, before the first row.
+    fn select(&mut self, _wanted: &[bool]) -> Result<()> {
+        Ok(())
+    }
+    /// Goes to the next row, where there is one; what is malformed about it as a whole. Errors: of the file.
+    fn next(&mut self) -> Result<Option<std::result::Result<(), Fault>>>;
+    /// A cell of the present row.
+    fn cell(&self, column: usize) -> Cell<'_>;
+    /// The error of a fault in the present row, or before the first.
+    fn fail(&self, fault: Fault) -> NnError;
 }
 
 /// Most different texts in a column of categories or of classes.
@@ -129,62 +175,57 @@ pub(super) enum Reading {
 }
 
 /// A row's cells as numbers: of features (NaN where missing; of categories the id), of the target.
+#[derive(Default)]
 struct Row {
     features: Vec<f32>,
     target: f64,
     skip: bool,
 }
 
-/// What is malformed: the column from 1, and what.
-type Fault = (usize, String);
-
 impl Reading {
     /// A number for a cell in column `c`. Errors: malformed cells.
     fn cell(
         &mut self,
         c: usize,
-        cell: &str,
+        cell: Cell<'_>,
         missing: Missing,
         row: &mut Row,
     ) -> std::result::Result<(), Fault> {
         let fail = |what: String| Err((c + 1, what));
-        let number = |cell: &str| match cell.parse::<f32>() {
-            Err(_) => Err((c + 1, format!("`{cell}` is not a number"))),
-            Ok(x) if !x.is_finite() => Err((c + 1, format!("`{cell}` is not finite"))),
-            Ok(x) => Ok(x),
-        };
+        let number = |cell: Cell<'_>| cell.number().map_err(|what| (c + 1, what));
         let allowed = match self {
             Reading::Number { fill, .. } => fill.is_some() || missing != Missing::Refuse,
             Reading::Category { optional, .. } => *optional || missing != Missing::Refuse,
             _ => false,
         };
-        let gone = is_missing(cell);
+        let gone = cell.is_missing();
         match self {
-            Reading::Dropped => {}
             Reading::Number { .. } | Reading::Category { .. } if gone && allowed => {
                 row.skip |= missing == Missing::Skip;
                 row.features.push(f32::NAN);
             }
-            _ if cell.is_empty() => return fail("missing value".into()),
+            _ if gone && cell.text().is_empty() => return fail("missing value".into()),
             Reading::Number { sum, count, .. } => {
                 let x = number(cell)?;
                 (*sum, *count) = (*sum + f64::from(x), *count + 1);
                 row.features.push(x);
             }
             Reading::Category { names, fixed, .. } => {
-                row.features.push(names.of(c, cell, *fixed, "the column's known categories")? as f32);
+                let known = "the column's known categories";
+                row.features.push(names.of(c, &cell.text(), *fixed, known)? as f32);
             }
             Reading::ClassId => {
                 let x = number(cell)?;
                 if x < 0.0 || x.fract() != 0.0 || x > 16_777_216.0 {
-                    return fail(format!("`{cell}` is not a class id (0, 1, 2, ...)"));
+                    return fail(format!("`{}` is not a class id (0, 1, 2, ...)", cell.text()));
                 }
                 row.target = x.into();
             }
             Reading::ClassName { names, fixed } => {
-                row.target = names.of(c, cell, *fixed, "the known classes")?.into();
+                row.target = names.of(c, &cell.text(), *fixed, "the known classes")?.into();
             }
             Reading::Value => row.target = number(cell)?.into(),
+            Reading::Dropped => {}
         }
         Ok(())
     }
@@ -206,13 +247,13 @@ fn place(column: &Column, names: Option<&[String]>, width: usize) -> std::result
     }
 }
 
-/// The columns of a new table, from its names and its first row.
+/// The columns of a new table, from their names and kinds.
 pub(super) fn plan(
     options: &TableOptions,
     names: Option<&[String]>,
-    first: &[String],
+    kinds: &[Kind],
 ) -> std::result::Result<Vec<Reading>, Fault> {
-    let width = first.len();
+    let width = kinds.len();
     let at = |c: &Column| place(c, names, width).map_err(|what| (1, what));
     let target = match &options.target {
         Target::Class(c) | Target::Classes(c, _) | Target::Value(c) => Some(match (c, at(c)) {
@@ -238,87 +279,31 @@ pub(super) fn plan(
         Missing::Value(v) => Some(v),
         Missing::Refuse | Missing::Skip => None,
     };
-    let column = |(i, cell): (usize, &String)| {
-        let text = !is_missing(cell) && cell.parse::<f32>().is_err();
-        if Some(i) == target {
-            return match &options.target {
-                Target::Classes(_, list) => {
-                    let mut names = Names::default();
-                    names.all(list);
-                    Reading::ClassName { names, fixed: true }
-                }
-                Target::Value(_) => Reading::Value,
-                _ if text => Reading::ClassName { names: Names::default(), fixed: false },
-                _ => Reading::ClassId,
-            };
+    let column = |(i, kind): (usize, &Kind)| {
+        if Some(i) != target && dropped.contains(&i) {
+            return Ok(Reading::Dropped);
         }
-        if dropped.contains(&i) {
-            return Reading::Dropped;
-        }
-        if listed.contains(&i) || (options.categories == Categories::Auto && text) {
-            return Reading::Category { names: Names::default(), fixed: false, optional: false };
-        }
-        Reading::Number { sum: 0.0, count: 0, fill }
-    };
-    Ok(first.iter().enumerate().map(column).collect())
-}
-
-/// The lines of a file with their numbers, blank ones left out, as cells.
-pub(super) struct Lines<'a> {
-    path: &'a Path,
-    lines: std::io::Lines<BufReader<File>>,
-    number: usize,
-    separator: char,
-}
-
-impl Lines<'_> {
-    pub(super) fn fail(&self, (column, what): Fault) -> NnError {
-        NnError::Csv { path: self.path.into(), row: self.number, column, what }
-    }
-
-    /// The next line; its cells or what is malformed.
-    fn next(&mut self) -> Result<Option<std::result::Result<Vec<String>, Fault>>> {
-        loop {
-            let Some(line) = self.lines.next() else { return Ok(None) };
-            self.number += 1;
-            let line = line.map_err(NnError::io("read", self.path))?;
-            let line = if self.number == 1 { line.trim_start_matches('\u{feff}') } else { line.as_str() };
-            if !line.trim().is_empty() {
-                return Ok(Some(cells(line, self.separator).map_err(|what| (1, what))));
+        kind.check(i)?;
+        Ok(match &options.target {
+            Target::Classes(_, list) if Some(i) == target => {
+                let mut names = Names::default();
+                names.all(list);
+                Reading::ClassName { names, fixed: true }
             }
-        }
-    }
-}
-
-/// A file that is read.
-pub(super) struct Reader<'a> {
-    pub(super) lines: Lines<'a>,
-    pub(super) names: Option<Vec<String>>,
-    /// The first line that is not one of names.
-    pub(super) first: Option<Vec<String>>,
-}
-
-impl<'a> Reader<'a> {
-    pub(super) fn open(path: &'a Path, separator: char, header: Option<bool>) -> Result<Self> {
-        let file = File::open(path).map_err(NnError::io("open", path))?;
-        let mut lines = Lines { path, lines: BufReader::new(file).lines(), number: 0, separator };
-        let Some(first) = lines.next()? else { return Ok(Reader { lines, names: None, first: None }) };
-        let first = first.map_err(|f| lines.fail(f))?;
-        let names = header.unwrap_or_else(|| first.iter().all(|c| c.parse::<f32>().is_err()));
-        // Only the first line of the file can name columns.
-        if names && lines.number == 1 {
-            let next = match lines.next()? {
-                Some(line) => Some(line.map_err(|f| lines.fail(f))?),
-                None => None,
-            };
-            return Ok(Reader { lines, names: Some(first), first: next });
-        }
-        Ok(Reader { lines, names: None, first: Some(first) })
-    }
+            Target::Value(_) if Some(i) == target => Reading::Value,
+            _ if Some(i) == target && *kind == Kind::Number => Reading::ClassId,
+            _ if Some(i) == target => Reading::ClassName { names: Names::default(), fixed: false },
+            _ if listed.contains(&i) || (options.categories == Categories::Auto && *kind == Kind::Text) => {
+                Reading::Category { names: Names::default(), fixed: false, optional: false }
+            }
+            _ => Reading::Number { sum: 0.0, count: 0, fill },
+        })
+    };
+    kinds.iter().enumerate().map(column).collect()
 }
 
 pub(super) fn empty(path: &Path) -> NnError {
-    NnError::Csv { path: path.into(), row: 1, column: 1, what: "the file has no items".into() }
+    NnError::Table { path: path.into(), row: 1, column: 1, what: "the file has no items".into() }
 }
 
 /// Rows as numbers.
@@ -328,51 +313,56 @@ pub(super) struct Rows {
     pub(super) count: usize,
 }
 
-/// Reads the rows from `first` on. `order` says for each column of the plan in which of the file's it is; none where the file has none.
+/// Reads all rows. `order` says for each column of the plan in which of the file's it is; none where the file has none. Errors: of the file; a
+/// column that holds neither numbers nor texts; no good row; the answers of `malformed`.
 pub(super) fn rows(
-    lines: &mut Lines<'_>,
-    first: Vec<String>,
-    width: usize,
+    file: &mut dyn Reader,
+    path: &Path,
     order: &[Option<usize>],
     columns: &mut [Reading],
     missing: Missing,
     malformed: &mut dyn FnMut(NnError) -> Result<()>,
 ) -> Result<Rows> {
+    let used = |(at, c): (&Option<usize>, &Reading)| at.filter(|_| !matches!(c, Reading::Dropped));
+    let mut wanted = vec![false; file.kinds().len()];
+    for at in order.iter().zip(&*columns).filter_map(used) {
+        file.kinds()[at].check(at).map_err(|fault| file.fail(fault))?;
+        wanted[at] = true;
+    }
+    file.select(&wanted)?;
     let mut all = Rows { features: vec![], targets: vec![], count: 0 };
-    let mut next = Some(Ok(first));
-    while let Some(line) = next {
-        match line.and_then(|cells| row(&cells, width, order, columns, missing)) {
-            Ok(row) if !row.skip => {
+    let mut row = Row::default();
+    while let Some(found) = file.next()? {
+        match found.and_then(|()| read_row(file, order, columns, missing, &mut row)) {
+            Ok(()) if !row.skip => {
                 row.features.iter().try_for_each(|&x| limits::push(&mut all.features, x))?;
                 limits::push(&mut all.targets, row.target)?;
                 all.count += 1;
             }
-            Ok(_) => {}
-            Err(fault) => malformed(lines.fail(fault))?,
+            Ok(()) => {}
+            Err(fault) => malformed(file.fail(fault))?,
         }
-        next = lines.next()?;
     }
-    Ok(all)
+    if all.count == 0 { Err(empty(path)) } else { Ok(all) }
 }
 
-fn row(
-    cells: &[String],
-    width: usize,
+fn read_row(
+    file: &dyn Reader,
     order: &[Option<usize>],
     columns: &mut [Reading],
     missing: Missing,
-) -> std::result::Result<Row, Fault> {
-    if cells.len() != width {
-        let at = cells.len().min(width) + 1;
-        return Err((at, format!("expected {width} cells, found {}", cells.len())));
-    }
-    let mut row = Row { features: vec![], target: 0.0, skip: false };
+    row: &mut Row,
+) -> std::result::Result<(), Fault> {
+    row.features.clear();
+    (row.target, row.skip) = (0.0, false);
     for (at, column) in order.iter().zip(columns.iter_mut()) {
-        if let Some(at) = at {
-            column.cell(*at, &cells[*at], missing, &mut row)?;
+        if let Some(at) = *at
+            && !matches!(column, Reading::Dropped)
+        {
+            column.cell(at, file.cell(at), missing, row)?;
         }
     }
-    Ok(row)
+    Ok(())
 }
 
 /// Places of sorted names for the ids that a column's cells have; none for numbers.
@@ -423,6 +413,7 @@ impl Rows {
         let schema = TableSchema {
             columns,
             classes,
+            format: options.format,
             header: options.header,
             separator: options.separator,
             scale: options.scale,
