@@ -1,5 +1,6 @@
 //! In place of the live view, in a build without the feature `tui`.
 
+use std::convert::Infallible;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -7,7 +8,8 @@ use std::sync::atomic::AtomicBool;
 use trefoil_nn::Device;
 use trefoil_nn::trainer::{Callback, EpochStats};
 
-/// What is trained.
+/// What is trained, which nothing here shows.
+#[allow(dead_code)]
 pub(crate) struct Plan {
     pub(crate) title: String,
     pub(crate) epochs: u64,
@@ -16,7 +18,7 @@ pub(crate) struct Plan {
 }
 
 /// A view, of which there is none.
-pub(crate) enum View {}
+pub(crate) struct View(Infallible);
 
 impl Callback for View {}
 
@@ -26,14 +28,14 @@ impl View {
     }
 
     pub(crate) fn events(&self, _device: &Device) -> View {
-        match *self {}
+        match self.0 {}
     }
 
     pub(crate) fn open(&mut self, _past: Vec<EpochStats>, _stop: Arc<AtomicBool>) {
-        match *self {}
+        match self.0 {}
     }
 
     pub(crate) fn flush(&self, _out: &mut dyn Write) -> io::Result<()> {
-        match *self {}
+        match self.0 {}
     }
 }

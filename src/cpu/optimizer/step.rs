@@ -103,11 +103,14 @@ fn step_of<W: HostElement, G: HostElement, S: HostElement>(
 /// Elements of a part that are widened to f64 at a time.
 const WIDE: usize = 64;
 
+/// Updates a part by its gradient, of which it takes as many elements as the part has.
+type OfPart<'f, W, G, S, const N: usize> = dyn Fn(&mut Part<'_, W, S, N>, &[G]) + Sync + 'f;
+
 /// Calls `f(part, gradient)` for the parts of a slot with N states. A reference, so that this is not compiled for every rule.
 fn each_part<W: HostElement, G: HostElement, S: HostElement, const N: usize>(
     op: &'static str,
     p: &ParamSlot<'_>,
-    f: &(dyn Fn(&mut Part<'_, W, S, N>, &[G]) + Sync),
+    f: &OfPart<'_, W, G, S, N>,
 ) -> Result<()> {
     let wrong = |v: &ViewMut<'_>| wrong_storage(op, v.dtype());
     let g = Values::<G>::new(op, p.g, &[])?;
