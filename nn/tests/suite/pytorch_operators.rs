@@ -457,9 +457,16 @@ fn wrong(c: &Case, d: &Device, float: DType, views: bool) -> Option<String> {
         products,
     ];
     let operands: Vec<Tensor> = inputs.iter().map(|t| if views { scattered(t) } else { t.clone() }).collect();
-    let before = transfers(d);
-    let result = families.iter().find_map(|f| f(&c.op, &args, &operands));
-    let moved = transfers(d) != before;
+    let run = || {
+        let before = transfers(d);
+        let result = families.iter().find_map(|f| f(&c.op, &args, &operands));
+        (result, transfers(d) != before)
+    };
+    let (mut result, mut moved) = run();
+    // The first use of a vendor's library checks its results.
+    if moved {
+        (result, moved) = run();
+    }
     let outputs = match result {
         Some(Ok(outputs)) => outputs,
         Some(Err(e)) => return Some(e.to_string()),

@@ -122,26 +122,7 @@ pub(crate) fn fp8(q: &Question<'_>) -> Result<Vec<Answer>, String> {
     Ok(product(DType::F32, &operand("a", 1)?, &operand("b", block)?))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::decode;
-
-    #[test]
-    fn known_codes() {
-        let value = |b, f| decode(b, f).unwrap();
-        assert_eq!(
-            [0x00, 0x01, 0x08, 0x38, 0x7e].map(|b| value(b, "e4m3")),
-            [0.0, 1.0 / 512.0, 1.0 / 64.0, 1.0, 448.0]
-        );
-        assert_eq!(
-            [0x01, 0x3c, 0x7b, 0xfc].map(|b| value(b, "e5m2")),
-            [1.0 / 65536.0, 1.0, 57344.0, f64::NEG_INFINITY]
-        );
-        assert!(value(0xff, "e4m3").is_nan() && value(0x7d, "e5m2").is_nan());
-    }
-}
-
-/// Code and value of the number nearest to r, at ties the one with an even code; codes of magnitudes 0 to `last` ascend.
+/// The code of the number nearest to |r|, at ties the even one; `value` gives the magnitudes of the codes 0 to `last`.
 fn nearest(r: f64, last: u8, value: impl Fn(u8) -> f64) -> u8 {
     let away = |c: &u8| (value(*c) - r.abs()).abs();
     (0..=last).min_by(|a, b| away(a).total_cmp(&away(b)).then((a % 2).cmp(&(b % 2)))).unwrap_or(0)
@@ -241,4 +222,23 @@ pub(crate) fn dequantize(q: &Question<'_>) -> Result<Vec<Answer>, String> {
         (0..n).map(|i| Ok(value(i)? * scale.values[i / group])).collect::<Result<Vec<_>, String>>()?;
     let errors = values.iter().map(|v| U * v.abs()).collect();
     Ok(vec![Answer::rounded("y", q.dtype(), &shape, &values, errors)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decode;
+
+    #[test]
+    fn known_codes() {
+        let value = |b, f| decode(b, f).unwrap();
+        assert_eq!(
+            [0x00, 0x01, 0x08, 0x38, 0x7e].map(|b| value(b, "e4m3")),
+            [0.0, 1.0 / 512.0, 1.0 / 64.0, 1.0, 448.0]
+        );
+        assert_eq!(
+            [0x01, 0x3c, 0x7b, 0xfc].map(|b| value(b, "e5m2")),
+            [1.0 / 65536.0, 1.0, 57344.0, f64::NEG_INFINITY]
+        );
+        assert!(value(0xff, "e4m3").is_nan() && value(0x7d, "e5m2").is_nan());
+    }
 }
