@@ -97,6 +97,12 @@ const PLAIN: &[&str] = &[
     // Whether an infinity meets its like or a zero.
     "qr",
     "eigh",
+    "fft",
+    "ifft",
+    "rfft",
+    "irfft",
+    "stft",
+    "istft",
     // Whether a state that is not finite meets another one, or a zero: sums over time may be cut anywhere.
     "gated_delta_scan",
     "mamba_selective_scan",

@@ -181,6 +181,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             .bound(Derived)
             .sample(draw_complex),
         k("fft_backward", "B10.1", "dy", ARGS, "dx", &["fft"], |cx| complex(cx, ["dy", "dx"], false, true))
+            .dtypes(REALS)
             .bound(Derived)
             .grad_of("fft"),
         k("ifft", "B10.1", "x", ARGS, "y", &["fft"], |cx| complex(cx, ["x", "y"], true, false))
@@ -188,6 +189,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             .bound(Derived)
             .sample(draw_complex),
         k("ifft_backward", "B10.1", "dy", ARGS, "dx", &["fft"], |cx| complex(cx, ["dy", "dx"], true, true))
+            .dtypes(REALS)
             .bound(Derived)
             .grad_of("ifft"),
         k("rfft", "B10.1", "x", ARGS, "y", &["rfft", "fft"], rfft)
@@ -203,6 +205,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["irfft", "fft"],
             rfft_backward,
         )
+        .dtypes(REALS)
         .bound(Derived)
         .grad_of("rfft"),
         k("irfft", "B10.1", "x", "n, axes=[-1], norm=\"backward\"", "y", &["irfft", "fft"], irfft)
@@ -218,6 +221,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["rfft", "fft"],
             irfft_backward,
         )
+        .dtypes(REALS)
         .bound(Derived)
         .grad_of("irfft"),
     ],

@@ -235,6 +235,7 @@ pub(super) const ROWS: &[Kernel] = &[
         &["irfft", "binary", "col2im", "pad", "pad_bwd"],
         stft_backward,
     )
+    .dtypes(REALS)
     .bound(Derived)
     .composite()
     .grad_of("stft"),
@@ -260,6 +261,7 @@ pub(super) const ROWS: &[Kernel] = &[
         &["rfft", "binary", "strided_copy", "pad"],
         istft_backward,
     )
+    .dtypes(REALS)
     .bound(Derived)
     .composite()
     .grad_of("istft"),
