@@ -70,38 +70,32 @@ GK_FN void gk_fourier_write(GK_GLOBAL gk_t* y, gk_i64 o, gk_i64 length, gk_i64 g
 #define GK_FOURIER_POINTS 2048
 #endif
 
-/* Butterflies of a pass: of each r elements, n/r apart, times roots of p r; then their transform of length r. `lane` and `lt`: distance of neighbours in a
- * sequence and of sequences. roots: exp(-2 pi i k / n). */
-#define GK_FOURIER_RADIX(r) \
-    GK_FN void gk_fourier_radix##r(GK_LOCAL_PTR const gk_complex* src, GK_LOCAL_PTR gk_complex* dst, GK_GLOBAL const gk_f* roots, int n, int p, \
-                                   int sequences, int lane, int lt, gk_f flip) \
-    { \
-        int parts = n / r, step = n / (p * r), turn = n / r; \
-        for (int e = gk_lid(); e < parts * sequences; e += GK_BLOCK) { \
-            int t = lt == 1 ? e % sequences : e / parts, i = lt == 1 ? e / sequences : e % parts, k = i % p; \
-            gk_complex u[r]; \
-            GK_UNROLL for (int q = 0; q < r; q++) { \
-                u[q] = src[(i + q * parts) * lane + t * lt]; \
-                if (q > 0 && k > 0) u[q] = gk_complex_mul(u[q], gk_complex_of(roots[2 * q * k * step], flip * roots[2 * q * k * step + 1])); \
-            } \
-            int to = ((i - k) * r + k) * lane + t * lt; \
-            GK_UNROLL for (int s = 0; s < r; s++) { \
-                gk_complex sum = u[0]; \
-                GK_UNROLL for (int q = 1; q < r; q++) { \
-                    int w = q * s % r * turn; \
-                    sum = gk_complex_add(sum, gk_complex_mul(u[q], gk_complex_of(roots[2 * w], flip * roots[2 * w + 1]))); \
-                } \
-                dst[to + s * p * lane] = sum; \
-            } \
-        } \
+/* Butterflies of a pass: of each r elements, n/r apart, times roots of p r; then their transform of length r, a constant up to 13. `lane` and `lt`: distance
+ * of neighbours in a sequence and of sequences. roots: exp(-2 pi i k / n). */
+GK_FN void gk_fourier_radix(GK_LOCAL_PTR const gk_complex* src, GK_LOCAL_PTR gk_complex* dst, GK_GLOBAL const gk_f* roots, int n, int p, int sequences,
+                            int lane, int lt, gk_f flip, const int r)
+{
+    int parts = n / r, step = n / (p * r);
+    for (int e = gk_lid(); e < parts * sequences; e += GK_BLOCK) {
+        int t = lt == 1 ? e % sequences : e / parts, i = lt == 1 ? e / sequences : e % parts, k = i % p;
+        gk_complex u[13];
+        GK_UNROLL for (int q = 0; q < r; q++) {
+            u[q] = src[(i + q * parts) * lane + t * lt];
+            if (q > 0 && k > 0) u[q] = gk_complex_mul(u[q], gk_complex_of(roots[2 * q * k * step], flip * roots[2 * q * k * step + 1]));
+        }
+        int to = ((i - k) * r + k) * lane + t * lt;
+        GK_UNROLL for (int s = 0; s < r; s++) {
+            gk_complex sum = u[0];
+            GK_UNROLL for (int q = 1; q < r; q++) {
+                int w = q * s % r * parts;
+                sum = gk_complex_add(sum, gk_complex_mul(u[q], gk_complex_of(roots[2 * w], flip * roots[2 * w + 1])));
+            }
+            dst[to + s * p * lane] = sum;
+        }
     }
-GK_FOURIER_RADIX(3)
-GK_FOURIER_RADIX(5)
-GK_FOURIER_RADIX(7)
-GK_FOURIER_RADIX(11)
-GK_FOURIER_RADIX(13)
+}
 
-/* The same for 4 and 2 (r), whose roots are 1, i, -1, -i. */
+/* The same for 4 and 2, whose roots are 1, i, -1, -i. */
 GK_FN void gk_fourier_radix4(GK_LOCAL_PTR const gk_complex* src, GK_LOCAL_PTR gk_complex* dst, GK_GLOBAL const gk_f* roots, int n, int p, int sequences,
                              int lane, int lt, gk_f flip)
 {
@@ -168,11 +162,11 @@ GK_KERNEL(fourier_local)(GK_IN(gk_t, x), GK_IN(gk_f, roots), GK_OUT(gk_t, y), GK
             int r = (int)(factors & 15);
             if (r == 4) gk_fourier_radix4(src, dst, roots, n, p, per, lane, lt, flip);
             else if (r == 2) gk_fourier_radix2(src, dst, roots, n, p, per, lane, lt, flip);
-            else if (r == 3) gk_fourier_radix3(src, dst, roots, n, p, per, lane, lt, flip);
-            else if (r == 5) gk_fourier_radix5(src, dst, roots, n, p, per, lane, lt, flip);
-            else if (r == 7) gk_fourier_radix7(src, dst, roots, n, p, per, lane, lt, flip);
-            else if (r == 11) gk_fourier_radix11(src, dst, roots, n, p, per, lane, lt, flip);
-            else gk_fourier_radix13(src, dst, roots, n, p, per, lane, lt, flip);
+            else if (r == 3) gk_fourier_radix(src, dst, roots, n, p, per, lane, lt, flip, 3);
+            else if (r == 5) gk_fourier_radix(src, dst, roots, n, p, per, lane, lt, flip, 5);
+            else if (r == 7) gk_fourier_radix(src, dst, roots, n, p, per, lane, lt, flip, 7);
+            else if (r == 11) gk_fourier_radix(src, dst, roots, n, p, per, lane, lt, flip, 11);
+            else gk_fourier_radix(src, dst, roots, n, p, per, lane, lt, flip, 13);
             GK_BARRIER();
             GK_LOCAL_PTR gk_complex* swap = src;
             src = dst;

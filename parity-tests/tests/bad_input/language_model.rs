@@ -17,6 +17,9 @@ fn rope(t: &mut Bed<'_>) {
     let (at, ids) = (t.buf(DType::I32, 3), t.ids(&[1, 2, 3]));
     let s = [2, 3, 2, 4];
     let p = Rope::new();
+    t.refuse("positions beyond 64 bits", &[&y], |g| {
+        g.rope(&p.offset(i64::MAX), sh(&x, &s), None, out(&y, &s))
+    });
     t.refuse("an odd rotary size", &[&y], |g| g.rope(&p.rotary_dim(3), sh(&x, &s), None, out(&y, &s)));
     t.refuse("a rotary size beyond the head", &[&y], |g| {
         g.rope(&p.rotary_dim(6), sh(&x, &s), None, out(&y, &s))

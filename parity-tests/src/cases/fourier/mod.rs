@@ -11,7 +11,7 @@ use crate::device::{Cx, Fail, R};
 use crate::sampler::Dom::Any;
 use crate::sampler::Sample;
 
-const REALS: &[DType] = &[DType::F32, DType::F64];
+const F32: &[DType] = &[DType::F32];
 
 /// Axes of a tensor of this rank, in the order of the case.
 fn axes(cx: &Cx<'_>, rank: usize) -> R<Vec<usize>> {
@@ -174,26 +174,29 @@ fn draw_bins(s: &mut Sample) {
 /// Arguments of all transforms.
 const ARGS: &str = "axes=[-1], norm=\"backward\"";
 
+/// What transforms to real numbers call.
+const IRFFT: &[&str] = &["irfft", "fft", "strided_copy"];
+
 pub(super) const ROWS: &[&[Kernel]] = &[
     &[
         k("fft", "B10.1", "x", ARGS, "y", &["fft"], |cx| complex(cx, ["x", "y"], false, false))
-            .dtypes(REALS)
+            .dtypes(F32)
             .bound(Derived)
             .sample(draw_complex),
         k("fft_backward", "B10.1", "dy", ARGS, "dx", &["fft"], |cx| complex(cx, ["dy", "dx"], false, true))
-            .dtypes(REALS)
+            .dtypes(F32)
             .bound(Derived)
             .grad_of("fft"),
         k("ifft", "B10.1", "x", ARGS, "y", &["fft"], |cx| complex(cx, ["x", "y"], true, false))
-            .dtypes(REALS)
+            .dtypes(F32)
             .bound(Derived)
             .sample(draw_complex),
         k("ifft_backward", "B10.1", "dy", ARGS, "dx", &["fft"], |cx| complex(cx, ["dy", "dx"], true, true))
-            .dtypes(REALS)
+            .dtypes(F32)
             .bound(Derived)
             .grad_of("ifft"),
         k("rfft", "B10.1", "x", ARGS, "y", &["rfft", "fft"], rfft)
-            .dtypes(REALS)
+            .dtypes(F32)
             .bound(Derived)
             .sample(draw_real),
         k(
@@ -202,14 +205,14 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             "dy",
             "input_size, axes=[-1], norm=\"backward\"",
             "dx",
-            &["irfft", "fft"],
+            IRFFT,
             rfft_backward,
         )
-        .dtypes(REALS)
+        .dtypes(F32)
         .bound(Derived)
         .grad_of("rfft"),
-        k("irfft", "B10.1", "x", "n, axes=[-1], norm=\"backward\"", "y", &["irfft", "fft"], irfft)
-            .dtypes(REALS)
+        k("irfft", "B10.1", "x", "n, axes=[-1], norm=\"backward\"", "y", IRFFT, irfft)
+            .dtypes(F32)
             .bound(Derived)
             .sample(draw_bins),
         k(
@@ -221,7 +224,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             &["rfft", "fft"],
             irfft_backward,
         )
-        .dtypes(REALS)
+        .dtypes(F32)
         .bound(Derived)
         .grad_of("irfft"),
     ],

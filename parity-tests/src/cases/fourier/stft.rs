@@ -6,7 +6,7 @@ use trefoil::ops::fourier::Fft;
 use trefoil::ops::shape::PadMode;
 use trefoil::{Buffer, View};
 
-use super::REALS;
+use super::F32;
 use crate::cases::Bound::Derived;
 use crate::cases::{Kernel, k};
 use crate::device::{Cx, Fail, R};
@@ -221,21 +221,29 @@ fn draw_spectrum(s: &mut Sample) {
 const STFT: &str = "n_fft, hop, center=true, normalized=false, onesided=true";
 
 pub(super) const ROWS: &[Kernel] = &[
-    k("stft", "B10.2", "x, window", STFT, "y", &["pad", "binary", "rfft", "strided_copy"], stft)
-        .dtypes(REALS)
-        .bound(Derived)
-        .composite()
-        .sample(draw_signal),
+    k(
+        "stft",
+        "B10.2",
+        "x, window",
+        STFT,
+        "y",
+        &["pad", "binary", "rfft", "fft", "fill", "strided_copy"],
+        stft,
+    )
+    .dtypes(F32)
+    .bound(Derived)
+    .composite()
+    .sample(draw_signal),
     k(
         "stft_backward",
         "B10.2",
         "dy, window",
         "input_size, n_fft, hop, center=true, normalized=false, onesided=true",
         "dx",
-        &["irfft", "binary", "col2im", "pad", "pad_bwd"],
+        &["irfft", "fft", "strided_copy", "binary", "col2im", "pad", "pad_bwd"],
         stft_backward,
     )
-    .dtypes(REALS)
+    .dtypes(F32)
     .bound(Derived)
     .composite()
     .grad_of("stft"),
@@ -245,10 +253,10 @@ pub(super) const ROWS: &[Kernel] = &[
         "x, window",
         "n_fft, hop, center=true, normalized=false, onesided=true, length=null",
         "y",
-        &["irfft", "binary", "col2im", "pad"],
+        &["irfft", "fft", "strided_copy", "binary", "col2im", "pad"],
         istft,
     )
-    .dtypes(REALS)
+    .dtypes(F32)
     .bound(Derived)
     .composite()
     .sample(draw_spectrum),
@@ -258,10 +266,10 @@ pub(super) const ROWS: &[Kernel] = &[
         "dy, window",
         "frames, n_fft, hop, center=true, normalized=false, onesided=true, length=null",
         "dx",
-        &["rfft", "binary", "strided_copy", "pad"],
+        &["rfft", "fft", "fill", "strided_copy", "binary", "col2im", "pad"],
         istft_backward,
     )
-    .dtypes(REALS)
+    .dtypes(F32)
     .bound(Derived)
     .composite()
     .grad_of("istft"),
