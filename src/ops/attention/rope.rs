@@ -129,7 +129,7 @@ pub(crate) fn check_rope(
     if !(p.base > 0.0 && p.base.is_finite()) {
         return Err(GpuError::invalid(op, "base", "a finite number above 0", format!("{}", p.base)));
     }
-    if positions.is_none() && p.offset.checked_add_unsigned(l as u64).is_none() {
+    if p.offset.checked_add_unsigned(l as u64).is_none() {
         let expected = format!("an offset that leaves {l} positions below 2^63");
         return Err(GpuError::invalid(op, "offset", expected, format!("{}", p.offset)));
     }
