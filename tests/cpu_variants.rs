@@ -1,6 +1,9 @@
 //! Operations of the CPU in f32 against f64 data, which the reference computes: sizes that are cut into parts, which golden and random cases are
 //! too small for.
 
+#[path = "common/values.rs"]
+mod values;
+
 use trefoil::ops::activation::Activation;
 use trefoil::ops::conv::{Conv, ConvBwd, ConvIo};
 use trefoil::ops::pool::{Pooling, Window};
@@ -8,15 +11,7 @@ use trefoil::ops::rnn::{GruGates, Recurrence, RnnBwd, RnnCell, RnnFwd, RnnGrads,
 use trefoil::prelude::*;
 use trefoil::{Buffer, CpuBackend, DType, GradMut};
 
-/// Reproducible values in [-1, 1).
-fn values(n: usize, seed: u32) -> Vec<f32> {
-    let mut s = seed.wrapping_mul(2_654_435_761).wrapping_add(12345);
-    let mut next = || {
-        s = s.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (s >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..n).map(|_| next()).collect()
-}
+use self::values::values;
 
 /// One backend and storage type, and what was computed with it.
 struct Run {

@@ -1,21 +1,15 @@
 //! Convolution and batch norm of channels-last tensors against the same of contiguous ones, on every backend.
 
 mod common;
+#[path = "common/values.rs"]
+mod values;
 
 use trefoil::ops::activation::Activation;
 use trefoil::ops::conv::{Conv, ConvBwd, ConvIo};
 use trefoil::ops::norm::{BatchNorm, BatchNormBwd, BatchNormFwd, BatchStats, Momentum, Running};
 use trefoil::{BackendExt, BackendKind, Buffer, DType, GpuError, IGpuBackend, Layout, View, ViewMut};
 
-/// Reproducible values in [-1, 1).
-fn values(n: usize, seed: u32) -> Vec<f32> {
-    let mut s = seed.wrapping_mul(2_654_435_761).wrapping_add(12345);
-    let mut next = || {
-        s = s.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (s >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..n).map(|_| next()).collect()
-}
+use self::values::values;
 
 /// A tensor in a memory format.
 struct Tensor {
