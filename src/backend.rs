@@ -37,17 +37,17 @@ pub trait BackendExt: CoreOps {
     /// replay writes, say.
     ///
     /// ```
-    /// use trefoil::{DType, Engine, ops::elementwise::Unary, prelude::*};
+    /// use trefoil::{CpuBackend, DType, ops::elementwise::Unary, prelude::*};
     ///
-    /// let gpu = Engine::shapes(); // or any device but the CPU backend
-    /// let x = gpu.alloc(DType::F32, 1000)?;
+    /// let gpu = CpuBackend::new(); // or any device
+    /// let x = gpu.zeros(DType::F32, 1000)?;
     /// let (graph, y) = gpu.capture(|gpu| {
     ///     let mut y = gpu.alloc(DType::F32, 1000)?;
     ///     gpu.unary(Unary::Exp, x.view(), y.view_mut())?;
     ///     Ok(y)
     /// })?;
     /// graph.replay()?; // y = exp(x)
-    /// assert_eq!(gpu.download::<f32>(y.view())?.len(), 1000);
+    /// assert_eq!(gpu.download::<f32>(y.view())?, [1.0; 1000]);
     /// # Ok::<(), trefoil::GpuError>(())
     /// ```
     ///

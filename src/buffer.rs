@@ -100,6 +100,11 @@ impl Block {
         self.id
     }
 
+    /// Its size, after rounding to a size class.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The stream whose pool it came from.
     pub(crate) fn stream(&self) -> u64 {
         self.stream
@@ -423,6 +428,43 @@ impl<'a> ViewMut<'a> {
         let (o, n) = (self.layout.offset(), self.numel());
         let b = ViewMut { block: self.block, dtype: self.dtype, layout: self.layout, len: self.len };
         Ok((self.range(o, at)?, b.range(o + at, n - at)?))
+    }
+}
+
+/// What a call does with an operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// It is read.
+    Read,
+    /// It is overwritten or, by some operations, changed.
+    Change,
+    /// A gradient overwrites it.
+    Overwrite,
+    /// A gradient is added to it.
+    Add,
+}
+
+/// A view that shares its block: what is kept of an operand.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnedView {
+    pub(crate) block: Arc<Block>,
+    pub(crate) access: Access,
+    dtype: DType,
+    layout: Layout,
+    len: usize,
+}
+
+impl OwnedView {
+    pub(crate) fn new(v: &View<'_>, access: Access) -> Self {
+        OwnedView { block: v.block.clone(), access, dtype: v.dtype, layout: v.layout, len: v.len }
+    }
+
+    pub(crate) fn view(&self) -> View<'_> {
+        View { block: &self.block, dtype: self.dtype, layout: self.layout, len: self.len }
+    }
+
+    pub(crate) fn view_mut(&self) -> ViewMut<'_> {
+        ViewMut { block: &self.block, dtype: self.dtype, layout: self.layout, len: self.len }
     }
 }
 

@@ -119,6 +119,13 @@ impl IndexErrors {
         }
     }
 
+    /// Forgets the errors of a stream that nobody waits for.
+    pub(crate) fn forget(&self, stream: u64) {
+        if self.any() {
+            self.lock().remove(&stream);
+        }
+    }
+
     /// Refuses memory whose last write followed an index out of range.
     pub(crate) fn check(&self, last: impl FnOnce() -> Write) -> Result<()> {
         if !self.any() {

@@ -89,7 +89,6 @@ mod engine;
 mod error;
 mod index_error;
 mod layout;
-mod matmul;
 pub mod ops;
 mod registry;
 pub mod spec;

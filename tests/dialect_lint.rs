@@ -265,12 +265,17 @@ fn long_bodies(text: &str, most: usize) -> Vec<String> {
     found
 }
 
+/// Longer all the same: a loop over registers that runs its steps in place, and functions that differ in one call, of which compilers for CPUs would keep
+/// every alternative.
+const LONGER: &[&str] = &["GK_FOURIER_EACH_SLOT", "GK_FOURIER_GROUPS"];
+
 #[test]
 fn macros_and_bodies_fit_a_reader() {
     let mut all = vec![];
     for path in texts() {
         let text = std::fs::read_to_string(&path).unwrap();
         let found = long_macros(&text, 10).into_iter().chain(long_bodies(&text, 100));
+        let found = found.filter(|b| !LONGER.iter().any(|name| b.contains(name)));
         all.extend(found.map(|b| format!("{}: {b}", path.display())));
     }
     assert!(all.is_empty(), "write functions (or functions of their parts):\n{}", all.join("\n"));

@@ -27,14 +27,14 @@ fn folders_are_named_by_family() {
     let known = families();
     for (dir, others) in [
         ("kernels/common", &["prelude"][..]),
-        ("src/ops", &["mod", "check", "io_struct"]),
+        ("src/ops", &["mod", "check", "io_struct", "operand"]),
         ("src/engine/ops", &["mod"]),
-        ("src/cpu", &["mod", "scratch", "special", "tape", "values", "vector"]),
+        ("src/cpu", &["matmul", "mod", "scratch", "special", "tape", "values", "vector"]),
         ("src/spec/kernels", &["mod"]),
         ("src/spec", &["mod", "kernels", "prototype", "user"]),
         ("parity-tests/src/cases", &["mod", "golden_absent", "pending"]),
         ("parity-tests/tests/bad_input", &["main"]),
-        ("nn/src/functional", &["mod", "operand", "derivatives", "operators", "einsum", "position"]),
+        ("nn/src/functional", &["mod", "operand", "derivatives", "operators", "einsum", "position", "audio"]),
     ] {
         let found = names(dir, others);
         assert!(!found.is_empty(), "{dir} is empty");

@@ -124,6 +124,11 @@ impl<'a> Context<'a> {
         self.random(dtype, n, Distribution::Normal { mean: 0.0, std })
     }
 
+    /// Numbers from 0 to 1.
+    pub(crate) fn unit(&self, dtype: DType, n: usize) -> Result<Buffer> {
+        self.random(dtype, n, Distribution::Uniform { lo: 0.0, hi: 1.0 })
+    }
+
     /// Values in [0.5, 1.5).
     pub(crate) fn positive(&self, dtype: DType, n: usize) -> Result<Buffer> {
         self.random(dtype, n, Distribution::Uniform { lo: 0.5, hi: 1.5 })

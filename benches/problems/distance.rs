@@ -1,6 +1,7 @@
 //! Distances and similarities.
 
-use trefoil::ops::distance::{CdistBwd, Similarity, SimilarityBwd};
+use trefoil::DType;
+use trefoil::ops::distance::{CdistBwd, Metric, Similarity, SimilarityBwd};
 
 use crate::{F32, F32_BF16, Problem, bytes, flops, problem};
 
@@ -64,6 +65,41 @@ pub(super) const PROBLEMS: &[Problem] = &[
             let (da, db) = (Some(dx.shaped_mut(&[r, c])?.into()), Some(dz.shaped_mut(&[r, c])?.into()));
             let (dy, a, b) = (dy.view(), x.shaped(&[r, c])?, z.shaped(&[r, c])?);
             g.similarity_bwd(Similarity::Cosine { eps: 1e-8 }, 1, SimilarityBwd::new(dy, a, b).da(da).db(db))
+        })
+    }),
+    problem("distance_matrix", "euclid", F32_BF16, |cx, dt| {
+        let (n, m) = (cx.side(), 64);
+        let (q, x, mut y) = (cx.normal(dt, n * m)?, cx.normal(dt, n * m)?, cx.empty(dt, n * n)?);
+        flops(3 * n * n * m, move |g| {
+            let (q, x) = (q.shaped(&[n, m])?, x.shaped(&[n, m])?);
+            g.distance_matrix(Metric::SquaredEuclidean, q, x, y.shaped_mut(&[n, n])?)
+        })
+    }),
+    problem("nearest", "inner", F32_BF16, |cx, dt| {
+        let (queries, n, m, k) = (cx.pick(3, 64, 1024), cx.pick(20, 10_000, 1_000_000), 128, 10);
+        let (q, x) = (cx.normal(dt, queries * m)?, cx.normal(dt, n * m)?);
+        let (mut y, mut index) = (cx.empty(dt, queries * k)?, cx.empty(DType::I64, queries * k)?);
+        flops(2 * queries * n * m, move |g| {
+            let (q, x) = (q.shaped(&[queries, m])?, x.shaped(&[n, m])?);
+            let (y, index) = (y.shaped_mut(&[queries, k])?, index.shaped_mut(&[queries, k])?);
+            g.nearest(Metric::InnerProduct, q, x, y, index)
+        })
+    }),
+    problem("pq_tables", "euclid", F32, |cx, dt| {
+        let (queries, m, d) = (cx.pick(2, 64, 1024), 16, 8);
+        let (q, c) = (cx.normal(dt, queries * m * d)?, cx.normal(dt, m * 256 * d)?);
+        let mut y = cx.empty(dt, queries * m * 256)?;
+        flops(3 * queries * m * 256 * d, move |g| {
+            let (q, c) = (q.shaped(&[queries, m * d])?, c.shaped(&[m, 256, d])?);
+            g.pq_tables(Metric::SquaredEuclidean, q, c, y.shaped_mut(&[queries, m, 256])?)
+        })
+    }),
+    problem("pq_scan", "sixteen_parts", F32, |cx, dt| {
+        let (queries, n, m) = (cx.pick(2, 16, 64), cx.pick(20, 10_000, 1_000_000), 16);
+        let (t, c) = (cx.normal(dt, queries * m * 256)?, cx.empty(DType::U8, n * m)?);
+        let mut y = cx.empty(dt, queries * n)?;
+        bytes(queries * n * (m + dt.size()), move |g| {
+            g.pq_scan(t.shaped(&[queries, m, 256])?, c.shaped(&[n, m])?, y.shaped_mut(&[queries, n])?)
         })
     }),
 ];

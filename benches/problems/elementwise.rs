@@ -66,8 +66,68 @@ pub(super) const PROBLEMS: &[Problem] = &[
             g.unary_bwd(Unary::Square, dy.shaped(&[c, r])?, x, dx.shaped_mut(&[c, r])?.into())
         })
     }),
+    problem("unary", "bessel_j0", F32, |cx, dt| {
+        let (x, mut y, n) = (cx.normal(dt, cx.n())?, cx.empty(dt, cx.n())?, cx.n());
+        bytes(2 * n * dt.size(), move |g| g.unary(Unary::BesselJ0, x.view(), y.view_mut()))
+    }),
+    problem("unary", "erfcx_transposed", F32, |cx, dt| {
+        let [r, c] = cx.rows();
+        let (x, mut y) = (cx.normal(dt, r * c)?, cx.empty(dt, r * c)?);
+        let l = layout(&[c, r], &[1, c])?;
+        bytes(2 * r * c * dt.size(), move |g| {
+            g.unary(Unary::Erfcx, x.view().with_layout(l)?, y.shaped_mut(&[c, r])?)
+        })
+    }),
+    problem("unary", "airy_ai", F32, |cx, dt| {
+        let (x, mut y, n) = (cx.normal(dt, cx.n())?, cx.empty(dt, cx.n())?, cx.n());
+        bytes(2 * n * dt.size(), move |g| g.unary(Unary::AiryAi, x.view(), y.view_mut()))
+    }),
+    problem("unary", "airy_ai_transposed", F32, |cx, dt| {
+        let [r, c] = cx.rows();
+        let (x, mut y) = (cx.normal(dt, r * c)?, cx.empty(dt, r * c)?);
+        let l = layout(&[c, r], &[1, c])?;
+        bytes(2 * r * c * dt.size(), move |g| {
+            g.unary(Unary::AiryAi, x.view().with_layout(l)?, y.shaped_mut(&[c, r])?)
+        })
+    }),
+    problem("unary_bwd", "bessel_j0", F32, |cx, dt| {
+        let (dy, x, mut dx, n) =
+            (cx.normal(dt, cx.n())?, cx.normal(dt, cx.n())?, cx.empty(dt, cx.n())?, cx.n());
+        bytes(3 * n * dt.size(), move |g| {
+            g.unary_bwd(Unary::BesselJ0, dy.view(), x.view(), dx.view_mut().into())
+        })
+    }),
+    problem("unary_bwd", "erfcx_transposed", F32, |cx, dt| {
+        let [r, c] = cx.rows();
+        let (dy, x, mut dx) = (cx.normal(dt, r * c)?, cx.normal(dt, r * c)?, cx.empty(dt, r * c)?);
+        let l = layout(&[c, r], &[1, c])?;
+        bytes(3 * r * c * dt.size(), move |g| {
+            let x = x.view().with_layout(l)?;
+            g.unary_bwd(Unary::Erfcx, dy.shaped(&[c, r])?, x, dx.shaped_mut(&[c, r])?.into())
+        })
+    }),
     problem("binary", "add_bias_row", F32_BF16, |cx, dt| {
         broadcast(cx, dt, Binary::Add { alpha: 1.0 }, cx.rows())
+    }),
+    problem("binary", "igamma", F32, |cx, dt| {
+        let (a, b, n) = (cx.positive(dt, cx.n())?, cx.positive(dt, cx.n())?, cx.n());
+        let mut y = cx.empty(dt, n)?;
+        bytes(3 * n * dt.size(), move |g| g.binary(Binary::Igamma, a.view(), b.view(), y.view_mut()))
+    }),
+    problem("binary", "igammac_row", F32, |cx, dt| {
+        let [r, c] = cx.rows();
+        let (a, b, mut y) = (cx.positive(dt, c)?, cx.positive(dt, r * c)?, cx.empty(dt, r * c)?);
+        bytes(2 * r * c * dt.size(), move |g| {
+            g.binary(Binary::Igammac, a.view(), b.shaped(&[r, c])?, y.shaped_mut(&[r, c])?)
+        })
+    }),
+    problem("binary_bwd", "igamma", F32, |cx, dt| {
+        let (a, b, n) = (cx.positive(dt, cx.n())?, cx.positive(dt, cx.n())?, cx.n());
+        let (dy, mut db) = (cx.normal(dt, n)?, cx.empty(dt, n)?);
+        bytes(4 * n * dt.size(), move |g| {
+            let io = BinaryBwd::new(dy.view(), a.view(), b.view());
+            g.binary_bwd(Binary::Igamma, io.db(Some(db.view_mut().into())))
+        })
     }),
     problem("binary", "mul", F32_BF16, |cx, dt| {
         let n = cx.n();

@@ -21,6 +21,7 @@ mod core;
 mod distance;
 mod elementwise;
 mod embedding;
+mod field;
 mod fourier;
 mod gemm;
 mod graph;
@@ -141,6 +142,7 @@ pub fn problems() -> impl Iterator<Item = &'static Problem> {
         softmax::PROBLEMS,
         gemm::PROBLEMS,
         quantized::PROBLEMS,
+        field::PROBLEMS,
         fourier::PROBLEMS,
         index::PROBLEMS,
         loss::PROBLEMS,

@@ -1,6 +1,6 @@
 //! Factorisations of batches of matrices (64 of side 256 at full size) and the systems that are solved with them.
 
-use trefoil::ops::linalg::{Eigh, LuDet, LuFactor, Qr, Triangular, TriangularSolveBwd};
+use trefoil::ops::linalg::{Eigh, LdlFactor, LuDet, LuFactor, Qr, Svd, Triangular, TriangularSolveBwd};
 use trefoil::{Buffer, DType, Result};
 
 use crate::{Context, F32, Problem, flops, problem};
@@ -91,6 +91,24 @@ pub(super) const PROBLEMS: &[Problem] = &[
             g.lu_det(io.sign(sign.view_mut()).logabsdet(log.view_mut()))
         })
     }),
+    problem("ldl_factor", "symmetric", F32, |cx, dt| {
+        let [b, n] = sizes(cx);
+        let (a, mut ld) = (matrices(cx, [b, n])?, cx.empty(dt, b * n * n)?);
+        let (mut pivots, mut info) = (cx.empty(DType::I32, b * n)?, cx.empty(DType::I32, b)?);
+        flops(b * n * n * n / 3, move |g| {
+            let (a, ld) = (a.shaped(&[b, n, n])?, ld.shaped_mut(&[b, n, n])?);
+            g.ldl_factor(LdlFactor::new(a, ld, pivots.shaped_mut(&[b, n])?, info.view_mut()))
+        })
+    }),
+    problem("ldl_solve", "symmetric", F32, |cx, dt| {
+        let [m, n] = sizes(cx);
+        let (ld, pivots) = (matrices(cx, [m, n])?, pivots(cx, [m, n])?);
+        let (b, mut x) = (cx.normal(dt, m * n * n)?, cx.empty(dt, m * n * n)?);
+        flops(2 * m * n * n * n, move |g| {
+            let s = [m, n, n];
+            g.ldl_solve(ld.shaped(&s)?, pivots.shaped(&[m, n])?, b.shaped(&s)?, x.shaped_mut(&s)?)
+        })
+    }),
     problem("qr", "square", F32, |cx, dt| {
         let [b, n] = sizes(cx);
         let a = matrices(cx, [b, n])?;
@@ -107,6 +125,15 @@ pub(super) const PROBLEMS: &[Problem] = &[
         flops(9 * b * n * n * n, move |g| {
             let io = Eigh::new(a.shaped(&[b, n, n])?, w.shaped_mut(&[b, n])?, info.view_mut());
             g.eigh(false, io.v(v.shaped_mut(&[b, n, n])?))
+        })
+    }),
+    problem("svd", "vectors", F32, |cx, dt| {
+        let [b, n] = sizes(cx);
+        let (a, mut s, mut u) = (matrices(cx, [b, n])?, cx.empty(dt, b * n)?, cx.empty(dt, b * n * n)?);
+        let (mut vh, mut info) = (cx.empty(dt, b * n * n)?, cx.empty(DType::I32, b)?);
+        flops(21 * b * n * n * n, move |g| {
+            let io = Svd::new(a.shaped(&[b, n, n])?, s.shaped_mut(&[b, n])?, info.view_mut());
+            g.svd(io.u(u.shaped_mut(&[b, n, n])?).vh(vh.shaped_mut(&[b, n, n])?))
         })
     }),
     problem("newton_schulz", "weights", F32, |cx, dt| {

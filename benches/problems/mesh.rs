@@ -1,7 +1,9 @@
 //! Convolutions on meshes with the sizes of a body scan, and diffusion on surfaces.
 
 use trefoil::ops::graph::EdgeGroups;
-use trefoil::ops::mesh::{Diffusion, DiffusionBwd, DiffusionOperator, MeshBwd, MeshConv, MeshIo};
+use trefoil::ops::mesh::{
+    Diffusion, DiffusionBwd, DiffusionOperator, MeshBwd, MeshConv, MeshIo, MeshPoolBwd, MeshPoolIo,
+};
 use trefoil::{Buffer, DType, Result};
 
 use crate::case::{Case, CaseError, Operation, both};
@@ -97,6 +99,28 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (mut rowptr, mut perm) = (cx.empty(DType::I64, v + 1)?, cx.empty(DType::I64, v * len)?);
         bytes(3 * 8 * v * len, move |gpu| {
             gpu.mesh_plan(MeshConv::Spiral, list.shaped(&[v, len])?, rowptr.view_mut(), perm.view_mut())
+        })
+    }),
+    problem("mesh_pool", "half", F32, |cx, dt| {
+        let (n, c) = (cx.pick(40, 500, 100_000), cx.pick(4, 16, 64));
+        let (x, w, mut y) = (cx.normal(dt, n * c)?, cx.normal(dt, c)?, cx.empty(dt, n / 2 * c)?);
+        let (mut kept, mut share) = (cx.empty(DType::I64, n / 2)?, cx.empty(dt, n)?);
+        bytes(3 * n * c * dt.size() / 2, move |gpu| {
+            let (x, y) = (x.shaped(&[n, c])?, y.shaped_mut(&[n / 2, c])?);
+            gpu.mesh_pool(1.0, MeshPoolIo::new(x, w.view(), y, kept.view_mut(), share.view_mut()))
+        })
+    }),
+    problem("mesh_pool_bwd", "half", F32, |cx, dt| {
+        let (n, c) = (cx.pick(40, 500, 100_000), cx.pick(4, 16, 64));
+        let (x, w, dy) = (cx.normal(dt, n * c)?, cx.normal(dt, c)?, cx.normal(dt, n / 2 * c)?);
+        let (mut kept, share) = (cx.empty(DType::I64, n / 2)?, cx.positive(dt, n)?);
+        let (mut dx, mut dw) = (cx.empty(dt, n * c)?, cx.empty(dt, c)?);
+        cx.gpu.arange(0.0, 2.0, kept.view_mut())?;
+        bytes(5 * n * c * dt.size() / 2, move |gpu| {
+            let (dy, x) = (dy.shaped(&[n / 2, c])?, x.shaped(&[n, c])?);
+            let io = MeshPoolBwd::new(dy, x, w.view(), kept.view(), share.view());
+            let (dx, dw) = (dx.shaped_mut(&[n, c])?, dw.view_mut());
+            gpu.mesh_pool_bwd(1.0, io.dx(Some(dx.into())).dw(Some(dw.into())))
         })
     }),
     problem("diffusion_conv", "eigen", F32, |cx, dt| {

@@ -215,7 +215,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         bytes(n * (3 * dt.size() + 4), move |gpu| {
             let scales = Some(scales.shaped_mut(&[2, blocks])?);
             let slot = PackedSlot::new(w.view_mut(), g.view(), m.view_mut(), v.view_mut()).scales(scales);
-            gpu.optimizer_step_packed(&ADAM, &Step::host(RATE, 1), Some(&Rng::new(1)), &mut [slot])
+            gpu.optimizer_step_packed(&ADAM, &Step::host(RATE, 1), Some(Rng::new(1)), &mut [slot])
         })
     }),
     problem("optimizer_step_packed", "adam_bf16", F32, |cx, dt| {
@@ -224,7 +224,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let (mut m, mut v) = (cx.zeros(DType::Bf16, n)?, cx.zeros(DType::Bf16, n)?);
         bytes(n * (3 * dt.size() + 8), move |gpu| {
             let slot = PackedSlot::new(w.view_mut(), g.view(), m.view_mut(), v.view_mut());
-            gpu.optimizer_step_packed(&ADAM, &Step::host(RATE, 1), Some(&Rng::new(1)), &mut [slot])
+            gpu.optimizer_step_packed(&ADAM, &Step::host(RATE, 1), Some(Rng::new(1)), &mut [slot])
         })
     }),
     problem("clip_grad_adaptive", "list", F32, |cx, dt| {

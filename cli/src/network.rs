@@ -278,7 +278,7 @@ impl ModelFile {
             .collect();
         match self {
             ModelFile::Run(run) => {
-                let mut network = match run.data.graph_inputs(device, dtype)? {
+                let mut network = match run.data.fixed_inputs(device, dtype)? {
                     Some(inputs) => Network::on_nodes(&cx, &run.network, "model", &inputs)?,
                     None => Network::for_items(&cx, &run.network, "model", &items)?,
                 };

@@ -150,6 +150,27 @@ fn a_text_from_init_to_generation() {
 }
 
 #[test]
+fn meshes_from_init_to_report() {
+    let f = Folder::new("meshes");
+    let shapes = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/shapes").display().to_string();
+    f.ok(&["init", "meshes", &shapes]);
+    let text = f.ok(&["data", "run.json"]);
+    assert!(text.contains("36 training and 12 test items") && text.contains("torus"), "{text}");
+    f.ok(&["train", "run.json", "--quiet", "--set", "train.epochs=30"]);
+    let text = f.ok(&["eval", "runs/shapes", "--confusion", "confusion.svg"]);
+    assert!(text.contains("12 test items"), "{text}");
+    assert!(f.read("confusion.svg").contains("sphere"));
+    f.ok(&["report", "runs/shapes"]);
+    assert!(f.read("runs/shapes/report.html").contains("MeshEdgeConv"));
+    assert!(f.ok(&["summary", "run.json"]).contains("MeshEdgeConv"));
+    f.fails(&["predict", "runs/shapes", "cube.off"], &["whose items are rows", "`meshes`"]);
+    f.write("labels.csv", "cube/00.off,even\ncube/01.off,odd\nsphere/00.off,even\ntorus/01.off,odd\n");
+    f.ok(&["init", "meshes", &shapes, "--labels", "labels.csv", "--out", "some.json"]);
+    assert!(f.ok(&["data", "some.json"]).contains("3 training and 1 test item"));
+    f.fails(&["init", "meshes", ".", "--out", "none.json"], &["files that end in .obj or .off"]);
+}
+
+#[test]
 fn wrong_settings_are_named() {
     let f = Folder::new("set");
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/digits.json").display().to_string();

@@ -664,6 +664,23 @@ fn profile_shows_kernels_and_layers_and_writes_a_trace() {
 }
 
 #[test]
+fn profile_draws_the_graph_of_a_step() {
+    let f = Folder::new("profile-graph");
+    let file = f.at("step.dot");
+    let run = ["profile", "examples/digits.json", "--backend", "cpu", "--steps", "1"];
+    let shown = ok(&[&run[..], &["--graph", &file]].concat());
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (arrows, boxes): (Vec<&str>, Vec<&str>) =
+        text.lines().filter(|l| l.starts_with("  n") && l.ends_with("];")).partition(|l| l.contains(" -> "));
+    let calls = boxes.iter().filter(|l| !l.starts_with("  node")).count();
+    assert!(shown.contains(&format!("the graph ({calls} calls)")), "{shown}{text}");
+    assert!(text.contains("label=\"gemm\"") && text.contains("label=\"optimizer_step\""), "{text}");
+    assert!(arrows.len() >= calls - 1, "nearly every call reads what another wrote: {text}");
+    let e = fails(&[&run[..], &["--set", "train.capture=false", "--graph", &file]].concat(), 1);
+    assert!(e.contains("--graph") && e.contains("`capture` is off"), "{e}");
+}
+
+#[test]
 fn bench_times_every_operation() {
     let f = Folder::new("bench");
     let (cases, out) = (f.write("cases.json", CASES), f.at("out.json"));

@@ -78,11 +78,12 @@ pub use self::core::host_tensor::HostTensor;
 pub use self::core::tensor::{Device, MemoryFormat, Operand, Tensor};
 pub use self::core::{autograd, limits};
 pub use self::functional::{
-    BagMode, BatchNormStats, ConvLstmParams, EinsumPath, EinsumStep, EmbeddingBag, FftNorm, Graph, Groups,
-    HeatOperator, LaplacianWeights, LinearCrossEntropyLoss, LuFactors, Mesh, MoeRouting, PagedCache,
-    Position, QuantGranularity, QuantileInterpolation, QuantizedWeight, RnnParams, RnnState, RunningStats,
-    ScaledDotProductAttention, SelectiveScanOptions, SemiSparse, Spacing, Stft, TriangleMesh, Unique,
-    sequence_lengths,
+    BagMode, BatchNormStats, ConvLstmParams, EinsumPath, EinsumStep, EmbeddingBag, FftNorm, GaussianImage,
+    Graph, Groups, HeatOperator, Histogram, LaplacianWeights, LdlFactors, LinearCrossEntropyLoss, LuFactors,
+    MatrixNorm, MelFilterbank, MelScale, Mesh, MoeRouting, PagedCache, Position, ProductQuantizer,
+    ProjectedGaussians, QuantGranularity, QuantileInterpolation, QuantizedWeight, Resample, ResampleOptions,
+    ResampleWindow, RnnParams, RnnState, RunningStats, ScaledDotProductAttention, SelectiveScanOptions,
+    SemiSparse, Spacing, Spectrogram, Stft, TriangleMesh, Unique, VolumeRendering, sequence_lengths,
 };
 #[cfg(feature = "loom")]
 pub use self::interop::loom;

@@ -151,6 +151,9 @@ const ENTRIES: &[&str] = &[
     "unet_discriminator",
     "mamba",
     "gated_delta_net",
+    "gated_linear_attention",
+    "rglru",
+    "recurrent_block",
 ];
 
 /// Layers that work on the host in part, and so copy in every step.

@@ -9,7 +9,7 @@ use crate::cpu::vector::{self, fill};
 use crate::cpu::*;
 use crate::ops::embedding::*;
 
-impl CpuBackend {
+impl Kernels {
     /// Rows of a table that ids name; `None`, which is reported, for one out of range.
     pub(in crate::cpu) fn lookup(
         &self,
@@ -65,7 +65,7 @@ fn add_rows(
     })
 }
 
-impl EmbeddingOps for CpuBackend {
+impl EmbeddingOps for Kernels {
     fn embedding(
         &self,
         padding_idx: Option<i64>,

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::buffer::{GradMut, View};
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather_f64, store_grad};
+use crate::cpu::{Kernels, gather_f64, store_grad};
 use crate::error::Result;
 use crate::ops::fourier::*;
 
@@ -153,7 +153,7 @@ fn transform(t: &Transforms, x: &[f64], len: usize) -> Result<Vec<f64>> {
     Ok(y)
 }
 
-impl CpuBackend {
+impl Kernels {
     fn transforms(&self, op: &'static str, t: &Transforms, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         let _timed = self.count(op);
         let all = match y.out.numel() {
@@ -164,7 +164,7 @@ impl CpuBackend {
     }
 }
 
-impl FourierOps for CpuBackend {
+impl FourierOps for Kernels {
     fn fft(&self, p: &Fft, axis: usize, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         self.transforms("fft", &check_fft(p, axis, &x, &y)?, x, y)
     }

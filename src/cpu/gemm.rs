@@ -1,4 +1,4 @@
-//! Matrix products: the `gemm` crate in f32, in f64 for f64 data; what comes before and after them in the same type.
+//! Matrix products in f32, in f64 for f64 data; what comes before and after them in the same type.
 
 use std::borrow::Cow;
 
@@ -6,15 +6,15 @@ use rayon::prelude::*;
 
 use crate::buffer::{GradMut, HostData, View, ViewMut};
 use crate::cpu::activation;
+use crate::cpu::matmul::{Element, Place, product};
 use crate::cpu::scratch::*;
-use crate::cpu::vector::{self, Float, simd};
+use crate::cpu::values::Values;
+use crate::cpu::vector::{self, simd};
 use crate::cpu::{
-    CpuBackend, HostElement, gather, gather_f64, read, store_f64, store_grad, with_dtype, write,
-    wrong_storage,
+    HostElement, Kernels, gather, gather_f64, read, store_f64, store_grad, with_dtype, write, wrong_storage,
 };
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::matmul::{Element, Place, product};
 use crate::ops::activation::Activation;
 use crate::ops::gemm::*;
 
@@ -24,7 +24,7 @@ const SMALL: usize = 48 * 48 * 256;
 const FEW: usize = 1 << 14;
 
 /// The type of the arithmetic: f64 for f64 data, else f32.
-trait Real: HostElement + Element + Float {
+trait Real: HostElement + Element {
     /// y = act(y)
     fn activate(act: Activation, y: &mut [Self]);
     /// d times the derivative of an activation at the tensor that [`GemmBwd::saved`] holds.
@@ -115,38 +115,36 @@ fn multiply<T: Real>(
     let one = |i: usize, y: &mut [T], at: usize, threads: bool| {
         let place = Place { at, rows: ys[0], cols: ys[1] };
         let beta = if i > 0 && ys[2] == 0 { 1.0 } else { beta };
-        if k == 0 {
-            for r in 0..e.m {
-                for c in 0..e.n {
-                    let v = &mut y[at + r * ys[0] + c * ys[1]];
-                    *v = if beta == 0.0 { T::default() } else { T::from_f64(beta * v.to_f64()) };
-                }
-            }
-            return true;
-        }
         let (a, b) = ((&*a.data, a.place(i)), (&*b.data, b.place(i)));
-        product((e.m, e.n, k), alpha, a, b, T::from_f64(beta), (y, place), threads)
+        product(op, (e.m, e.n, k), alpha, a, b, T::from_f64(beta), (y, place), threads)
     };
     let span = (e.m - 1) * ys[0] + (e.n - 1) * ys[1] + 1;
-    let ok = if e.batch > 1 && size < SMALL && size * e.batch >= SMALL && ys[2] >= span {
+    if e.batch > 1 && size < SMALL && size * e.batch >= SMALL && ys[2] >= span {
         // Many small products: one thread for each.
         let all = &mut y[at..at + (e.batch - 1) * ys[2] + span];
-        all.par_chunks_mut(ys[2]).enumerate().all(|(i, y)| one(i, y, 0, false))
+        all.par_chunks_mut(ys[2]).enumerate().try_for_each(|(i, y)| one(i, y, 0, false))
     } else {
-        (0..e.batch).all(|i| one(i, y, at + i * ys[2], size >= SMALL))
-    };
-    if ok { Ok(()) } else { Err(wrong_storage(op, T::DTYPE)) }
+        (0..e.batch).try_for_each(|i| one(i, y, at + i * ys[2], size >= SMALL))
+    }
+}
+
+/// The view's elements in row-major order, in the type of the arithmetic: in place where they lie so. `others` as for [`Values::new`].
+fn operand<'a, T: Real>(op: &'static str, v: View<'a>, others: &[u64]) -> Result<Values<'a, T>> {
+    match v.dtype() == T::DTYPE {
+        true => Values::new(op, v, others),
+        false => values(op, v).map(Values::Copied),
+    }
 }
 
 /// What is added to the product, in row-major order.
-struct Epilogue<T> {
+struct Epilogue<'a, T> {
     scale: Option<(Vec<T>, GemmAxis)>,
-    c: Option<(Vec<T>, f64)>,
+    c: Option<(Values<'a, T>, f64)>,
     bias: Option<(Vec<T>, GemmAxis)>,
-    residual: Option<Vec<T>>,
+    residual: Option<Values<'a, T>>,
 }
 
-impl<T: Real> Epilogue<T> {
+impl<T: Real> Epilogue<'_, T> {
     fn is_empty(&self) -> bool {
         self.scale.is_none() && self.c.is_none() && self.bias.is_none() && self.residual.is_none()
     }
@@ -190,8 +188,8 @@ fn each_row<T: Send>(y: &mut [T], n: usize, f: impl Fn(usize, &mut [T]) + Sync) 
     }
 }
 
-impl CpuBackend {
-    fn forward<T: Real>(&self, p: &Gemm, e: Extents, io: GemmIo<'_>) -> Result<()> {
+impl Kernels {
+    fn forward<'a, T: Real>(&self, p: &Gemm, e: Extents, io: GemmIo<'a>) -> Result<()> {
         let op = "gemm";
         let y = io.y;
         let (of_y, of_z) = (y.as_view().block().id(), io.z.as_ref().map(|z| z.as_view().block().id()));
@@ -209,15 +207,21 @@ impl CpuBackend {
                 if shape.len() == 2 && c.shape().len() == 3 { c.map("batch", |l| l.squeeze(0))? } else { c };
             squeezed.broadcast_to(&shape)
         }
-        let epilogue = Epilogue::<T> {
-            scale: axis(io.scale, p.scale_axis)?,
-            c: c.filter(|_| !in_product)
-                .map(|c| broadcast(c, e, &y))
-                .transpose()
-                .and_then(list)?
-                .map(|v| (v, p.beta)),
-            bias: axis(io.bias, p.bias_axis)?,
-            residual: list(io.residual)?,
+        let c = c.filter(|_| !in_product).map(|c| broadcast(c, e, &y)).transpose()?;
+        let id = |v: &View<'_>| v.block().id();
+        let locked = [Some(of_y), of_z, Some(id(&io.a)), Some(id(&io.b))];
+        let epilogue = {
+            let [of_c, of_residual] = [c, io.residual].map(|v| v.as_ref().map(id));
+            let apart = |v: Option<View<'a>>, other: Option<u64>| {
+                let others: Vec<u64> = locked.into_iter().chain([other]).flatten().try_vec()?;
+                v.map(|v| operand::<T>(op, v, &others)).transpose()
+            };
+            Epilogue::<T> {
+                scale: axis(io.scale, p.scale_axis)?,
+                bias: axis(io.bias, p.bias_axis)?,
+                c: apart(c, of_residual)?.map(|v| (v, p.beta)),
+                residual: apart(io.residual, of_c)?,
+            }
         };
         {
             // A and B are read in place unless a block that is locked for writing holds them.
@@ -261,6 +265,8 @@ impl CpuBackend {
                 store_real(op, &y, &work)?;
             }
         }
+        // What it holds may lie in the block of the sums.
+        drop(epilogue);
         if let Some(colsum) = &io.colsum {
             let values = gather_f64(op, y.as_view())?;
             let mut sums = filled(e.n, 0.0)?;
@@ -281,10 +287,18 @@ impl CpuBackend {
         let saved = io.saved.filter(|_| p.act != Activation::Identity);
         let in_place =
             !apart && saved.is_none() && io.dy.dtype() == T::DTYPE && io.dy.layout().is_contiguous();
-        let mut changed = if in_place { Vec::new() } else { values::<T>(op, io.dy)? };
+        let mut changed = Vec::new();
         if let Some(saved) = saved {
-            let saved = values::<T>(op, saved)?;
-            each_row(&mut changed, e.n, |r, row| T::differentiate(p.act, row, &saved[r * e.n..][..e.n]));
+            let dy = operand::<T>(op, io.dy, &[])?;
+            let saved = operand::<T>(op, saved, &[io.dy.block().id()])?;
+            changed = filled(dy.len(), T::default())?;
+            each_row(&mut changed, e.n, |r, row| {
+                let part = r * e.n..(r + 1) * e.n;
+                row.copy_from_slice(&dy[part.clone()]);
+                T::differentiate(p.act, row, &saved[part]);
+            });
+        } else if !in_place {
+            changed = values::<T>(op, io.dy)?;
         }
         let guard = if in_place { held(&io.dy)? } else { None };
         let dz = match guard.as_deref().and_then(T::slice) {
@@ -399,7 +413,7 @@ fn store_gradient<T: Real>(op: &'static str, g: &GradMut<'_>, data: &[T]) -> Res
     }))
 }
 
-impl GemmOps for CpuBackend {
+impl GemmOps for Kernels {
     fn gemm(&self, p: &Gemm, io: GemmIo<'_>) -> Result<()> {
         let e = check_gemm(p, &io)?;
         let _timed = self.count("gemm");

@@ -6,8 +6,7 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::scratch::*;
 use crate::cpu::shape::{each, position, put};
 use crate::cpu::{
-    CpuBackend, HostElement, gather, gather_f64, gather_index, store, store_f64, store_grad, update,
-    with_dtype,
+    HostElement, Kernels, gather, gather_f64, gather_index, store, store_f64, store_grad, update, with_dtype,
 };
 use crate::dtype::DType;
 use crate::error::Result;
@@ -145,7 +144,7 @@ fn assign(op: &'static str, pairs: &[(usize, usize)], src: View<'_>, y: &ViewMut
     })
 }
 
-impl CpuBackend {
+impl Kernels {
     /// Pairs of an index vector along an axis: cells of the table, cells of the rows.
     fn row_pairs(
         &self,
@@ -205,7 +204,7 @@ impl CpuBackend {
     }
 }
 
-impl IndexOps for CpuBackend {
+impl IndexOps for Kernels {
     fn index_select(&self, axis: usize, x: View<'_>, index: View<'_>, y: GradMut<'_>) -> Result<()> {
         check_index_select(axis, &x, &index, &y)?;
         let _timed = self.count("index_select");

@@ -13,6 +13,7 @@ mod core;
 mod distance;
 mod elementwise;
 mod embedding;
+mod field;
 mod fourier;
 mod gemm;
 mod graph;
@@ -20,6 +21,7 @@ mod index;
 mod language_model;
 mod linalg;
 mod loss;
+mod matmul;
 mod mesh;
 mod moe;
 mod norm;
@@ -48,7 +50,8 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 use half::{bf16, f16};
 
-use self::core::Timed;
+use self::core::{Capture, Timed};
+pub(crate) use self::core::{recorded_call, recorded_ops};
 use self::scratch::*;
 use crate::buffer::{GradMut, HostData, View, ViewMut};
 use crate::device::{BackendKind, Caps, DeviceId, physical_memory};
@@ -62,6 +65,13 @@ use crate::layout::Layout;
 /// The CPU implementation of [`IGpuBackend`](crate::IGpuBackend).
 #[derive(Clone)]
 pub struct CpuBackend {
+    kernels: Kernels,
+    capture: Arc<Capture>,
+}
+
+/// The operations of all families but `Core`, on behalf of a handle.
+#[derive(Clone)]
+pub(crate) struct Kernels {
     shared: Arc<Shared>,
     pool: Arc<self::core::HostPool>,
     choices: Arc<Choices>,
@@ -91,27 +101,43 @@ thread_local! {
 impl CpuBackend {
     /// The CPU as a device.
     pub fn new() -> Self {
+        self::core::include_main_thread();
         let mut caps = Caps::new(DeviceId::new(BackendKind::Cpu, 0), "CPU", std::env::consts::ARCH);
         caps.compute_units = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         caps.f64 = true;
         caps.is_cpu = true;
         caps.driver_version = env!("CARGO_PKG_VERSION").into();
         caps.memory_bytes = physical_memory().unwrap_or(0);
-        let shared = Shared {
+        CpuBackend::of(Arc::new(Shared::new(caps)), vector::pins_of_environment())
+    }
+
+    /// Another handle of the device.
+    fn of(shared: Arc<Shared>, choices: Choices) -> Self {
+        let (choices, stream) = (Arc::new(choices), next_stream_id());
+        let kernels = Kernels { shared, pool: Arc::default(), choices, stream };
+        CpuBackend { kernels, capture: Arc::default() }
+    }
+}
+
+impl Shared {
+    /// Of a device that was asked for nothing yet.
+    fn new(caps: Caps) -> Self {
+        Shared {
             caps,
             launches: AtomicU64::new(0),
             uploads: AtomicU64::new(0),
             downloads: AtomicU64::new(0),
             allocations: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
-        };
-        let choices = Arc::new(vector::pins_of_environment());
-        CpuBackend { shared: Arc::new(shared), pool: Arc::default(), choices, stream: next_stream_id() }
+        }
     }
+}
 
+impl Kernels {
     /// Begins and counts one operation, whose time is taken until the value is dropped, should times be taken.
     fn count(&self, op: &'static str) -> Timed {
         self.enter();
+        self::core::keep_awake();
         self.shared.launches.fetch_add(1, Ordering::Relaxed);
         Timed::begin(op, self.stream)
     }
@@ -130,7 +156,7 @@ impl CpuBackend {
 
 impl fmt::Debug for CpuBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CpuBackend({})", self.shared.caps.id)
+        write!(f, "CpuBackend({})", self.kernels.shared.caps.id)
     }
 }
 

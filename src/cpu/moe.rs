@@ -4,7 +4,7 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::language_model::{add, dot};
 use crate::cpu::scratch::*;
 use crate::cpu::scratch::{filled, repeated, with_capacity};
-use crate::cpu::{CpuBackend, gather, gather_f64, store, store_f64, store_grad};
+use crate::cpu::{Kernels, gather, gather_f64, store, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::moe::{
     MoeOps, MoeRouter, MoeRouterIo, MoeUnpermuteBwd, RouterScore, check_moe_permute, check_moe_permute_bwd,
@@ -23,7 +23,7 @@ fn scores(p: &MoeRouter, x: &[f64]) -> Result<Vec<f64>> {
     }
 }
 
-impl CpuBackend {
+impl Kernels {
     /// The assignments in the order of the rows; `None` where out of range, which is reported.
     fn assignments(&self, op: &'static str, perm: View<'_>) -> Result<Vec<Option<usize>>> {
         let n = perm.numel();
@@ -60,7 +60,7 @@ fn combine(
     Ok(y)
 }
 
-impl MoeOps for CpuBackend {
+impl MoeOps for Kernels {
     fn moe_router(&self, p: &MoeRouter, io: MoeRouterIo<'_>) -> Result<()> {
         const OP: &str = "moe_router";
         let [t, e, k] = check_moe_router(&io)?;

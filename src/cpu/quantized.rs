@@ -89,7 +89,7 @@ fn expand(values: &[f64], index: &[u8]) -> Result<Vec<f64>> {
     Ok(y)
 }
 
-impl QuantizedOps for CpuBackend {
+impl QuantizedOps for Kernels {
     fn gemm_quantized(&self, x: View<'_>, w: QuantWeight<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "gemm_quantized";
         let (e, f) = check_gemm_quantized(&x, &w, &y)?;

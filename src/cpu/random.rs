@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::scratch::*;
 use crate::cpu::values::CHUNK;
-use crate::cpu::{CpuBackend, gather, gather_f64, store, store_f64, store_grad};
+use crate::cpu::{Kernels, gather, gather_f64, store, store_f64, store_grad};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::random::*;
@@ -92,7 +92,7 @@ fn arithmetic(dtype: DType, x: f64) -> f64 {
     if dtype == DType::F64 { x } else { x as f32 as f64 }
 }
 
-impl RandomOps for CpuBackend {
+impl RandomOps for Kernels {
     fn random(&self, dist: Distribution, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "random";
         check_random(dist, &rng, &y)?;

@@ -21,7 +21,7 @@ fn for_slices(
 }
 
 /// Bounds of each segment, made valid; reports those that were not.
-fn bounds(cpu: &CpuBackend, op: &'static str, offsets: View<'_>, rows: usize) -> Result<Vec<(usize, usize)>> {
+fn bounds(cpu: &Kernels, op: &'static str, offsets: View<'_>, rows: usize) -> Result<Vec<(usize, usize)>> {
     let at: Vec<i64> = gather_f64(op, offsets)?.into_iter().map(|v| v as i64).try_vec()?;
     let rows = rows as i64;
     if at.windows(2).any(|w| w[0] < 0 || w[1] < w[0] || w[1] > rows) {
@@ -81,7 +81,7 @@ fn gradient(op: SegmentReduce, v: &[f64], rows: usize, dy: f64) -> Result<Vec<f6
     }
 }
 
-impl ScanOps for CpuBackend {
+impl ScanOps for Kernels {
     fn cumsum(&self, p: CumSum, axis: usize, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         const OP: &str = "cumsum";
         let extents = check_cumsum(axis, &x, &y)?;

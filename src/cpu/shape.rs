@@ -5,7 +5,7 @@
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::scratch::*;
 use crate::cpu::values::{Values, change, copy};
-use crate::cpu::{CpuBackend, HostElement, gather, gather_f64, gather_index, store_grad, update, with_dtype};
+use crate::cpu::{HostElement, Kernels, gather, gather_f64, gather_index, store_grad, update, with_dtype};
 use crate::error::Result;
 use crate::layout::MAX_RANK;
 use crate::ops::shape::*;
@@ -103,7 +103,7 @@ fn pad_map(mode: PadMode, pads: &[(isize, isize)], shape: &[usize]) -> impl Fn(&
     }
 }
 
-impl CpuBackend {
+impl Kernels {
     /// For each position of the repeated axis the element that it copies; positions beyond the counts have none.
     fn repeat_sources(
         &self,
@@ -138,7 +138,7 @@ fn along(shape: &[usize], axis: usize, table: Vec<Option<usize>>) -> impl Fn(&[u
     }
 }
 
-impl ShapeOps for CpuBackend {
+impl ShapeOps for Kernels {
     fn strided_copy(&self, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         check_strided_copy(&x, &y)?;
         let _timed = self.count("strided_copy");

@@ -33,7 +33,7 @@ fn slices([outer, size, inner]: [usize; 3]) -> impl Iterator<Item = Result<Vec<u
     (0..count).map(move |s| (0..size).map(|k| (s / inner * size + k) * inner + s % inner).try_vec())
 }
 
-fn store_index(op: &'static str, v: &ViewMut<'_>, at: &[usize]) -> Result<()> {
+pub(in crate::cpu) fn store_index(op: &'static str, v: &ViewMut<'_>, at: &[usize]) -> Result<()> {
     match v.dtype() {
         DType::I32 => update::<i32>(op, v, |i, x| *x = at[i] as i32),
         _ => update::<i64>(op, v, |i, x| *x = at[i] as i64),
@@ -67,7 +67,7 @@ fn order<T: Ranked>(
     Ok((y, index))
 }
 
-impl SortOps for CpuBackend {
+impl SortOps for Kernels {
     fn sort(&self, axis: usize, descending: bool, io: SortIo<'_>) -> Result<()> {
         const OP: &str = "sort";
         let extents = check_sort(axis, &io)?;

@@ -1,6 +1,11 @@
 //! Special functions in f64 that neither the standard library nor libm has.
 
-use std::f64::consts::PI;
+mod airy;
+mod gamma;
+
+pub(in crate::cpu) use self::airy::airy_ai;
+pub(in crate::cpu) use self::gamma::{igamma, igamma_slope, igammac};
+use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 /// Inverse of erf: Newton's method on erfc, whose tail keeps its digits, from a start that is exact enough everywhere.
 pub(in crate::cpu) fn erfinv(x: f64) -> f64 {
@@ -138,6 +143,81 @@ pub(in crate::cpu) fn bessel_i(order: u32, x: f64) -> f64 {
     // e^|x| in two halves: it overflows before the product does.
     let half = (x.abs() / 2.0).exp();
     half * bessel_i_scaled(order, x) * half
+}
+
+/// e^(x^2) erfc(x): a continued fraction where erfc underflows.
+pub(in crate::cpu) fn erfcx(x: f64) -> f64 {
+    if x < 3.0 {
+        return (x * x).exp() * libm::erfc(x);
+    }
+    if x.is_infinite() {
+        return 0.0;
+    }
+    let tail = (1..=100).rev().fold(x, |t, k| x + f64::from(k) / 2.0 / t);
+    1.0 / (PI.sqrt() * tail)
+}
+
+/// Derivative of [`erfcx`]; of the two terms, which are nearly equal for large x, the difference of the continued fractions.
+pub(in crate::cpu) fn erfcx_slope(x: f64) -> f64 {
+    if x < 3.0 {
+        return 2.0 * x * erfcx(x) - 2.0 / PI.sqrt();
+    }
+    // 2 x / (sqrt(pi) (x + r)) - 2 / sqrt(pi) = -2 r / (sqrt(pi) (x + r)), r = (1/2) / (x + 1 / (x + ..)).
+    let tail = (2..=100).rev().fold(x, |t, k| x + f64::from(k) / 2.0 / t);
+    let r = 0.5 / tail;
+    if x.is_infinite() { 0.0 } else { -2.0 * r / (PI.sqrt() * (x + r)) }
+}
+
+/// Logarithm of the distribution function of the standard normal distribution.
+pub(in crate::cpu) fn log_ndtr(x: f64) -> f64 {
+    let z = x * FRAC_1_SQRT_2;
+    if x < -1.0 { (0.5 * erfcx(-z)).ln() - z * z } else { (-0.5 * libm::erfc(z)).ln_1p() }
+}
+
+/// Derivative of [`log_ndtr`].
+pub(in crate::cpu) fn log_ndtr_slope(x: f64) -> f64 {
+    (2.0 / PI).sqrt() / erfcx(-x * FRAC_1_SQRT_2)
+}
+
+/// Quantiles of the standard normal distribution: Newton's method on [`log_ndtr`], which is concave, from the left.
+pub(in crate::cpu) fn ndtri(p: f64) -> f64 {
+    if p.is_nan() || !(0.0..=1.0).contains(&p) {
+        return f64::NAN;
+    }
+    if p > 0.5 {
+        return -ndtri(1.0 - p);
+    }
+    if p == 0.0 {
+        return f64::NEG_INFINITY;
+    }
+    let target = p.ln();
+    (0..12).fold(-(-2.0 * target).sqrt(), |x, _| x - (log_ndtr(x) - target) / log_ndtr_slope(x))
+}
+
+/// e^x K_order(x): the integral of exp(-x (cosh t - 1)) cosh(order t) over t > 0 by the trapezoidal rule, whose error falls exponentially.
+pub(in crate::cpu) fn bessel_k_scaled(order: u32, x: f64) -> f64 {
+    if x == 0.0 {
+        return f64::INFINITY;
+    }
+    if x < 0.0 || x.is_nan() {
+        return f64::NAN;
+    }
+    if x.is_infinite() {
+        return 0.0;
+    }
+    let step = f64::min(0.2, 0.7 / x.sqrt());
+    // cosh t - 1 is 2 sinh(t / 2)^2, without a difference.
+    let term = |i: u32| {
+        let t = f64::from(i) * step;
+        (-2.0 * x * (t / 2.0).sinh().powi(2)).exp() * (f64::from(order) * t).cosh()
+    };
+    let steps = ((1.0 + 750.0 / x).acosh() / step).ceil() as u32;
+    step * (0.5 * term(0) + (1..=steps).map(term).sum::<f64>())
+}
+
+/// A function that has a limit at 0.
+pub(in crate::cpu) fn at_zero(x: f64, limit: f64, f: impl FnOnce() -> f64) -> f64 {
+    if x == 0.0 { limit } else { f() }
 }
 
 #[cfg(test)]

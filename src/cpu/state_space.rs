@@ -3,7 +3,7 @@
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::language_model::dot;
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather_f64, store_f64, store_grad};
+use crate::cpu::{Kernels, gather_f64, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::state_space::*;
 
@@ -223,7 +223,7 @@ impl Sums {
     }
 }
 
-impl CpuBackend {
+impl Kernels {
     fn state_scan(&self, s: &StateScan<'_>, y: &ViewMut<'_>, state: Option<&ViewMut<'_>>) -> Result<()> {
         s.check_forward(y, state)?;
         let _timed = self.count(s.op);
@@ -303,7 +303,7 @@ fn columns(
     }
 }
 
-impl StateSpaceOps for CpuBackend {
+impl StateSpaceOps for Kernels {
     fn associative_scan(&self, reverse: bool, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "associative_scan";
         let size = check_associative_scan(&a, &b, &y)?;

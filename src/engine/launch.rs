@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Engine;
+use super::capture::About;
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::{Arg, DimsArg, LaunchConfig, Ptr, RawFunction, RawMem};
 use crate::dtype::DType;
@@ -78,7 +79,7 @@ impl Engine {
         }
         let outputs = kernel.args.iter().zip(args).filter(|(spec, _)| matches!(spec.role, Role::Out(_)));
         self.wrote(outputs.filter_map(|(_, arg)| memory_of(arg)));
-        self.enqueue(f.raw, kernel.entry, &cfg, args)
+        self.enqueue(f.raw, kernel.entry, &cfg, args, About::known(kernel, dtype, op))
     }
 
     /// Notes that work on this stream, which is about to be queued, writes `memory`, if that may ever be asked for.
@@ -100,8 +101,9 @@ impl Engine {
         name: &str,
         cfg: &LaunchConfig,
         args: &[Arg<'_>],
+        about: About,
     ) -> Result<()> {
-        if let Some(recorded) = self.record_launch(f, name, cfg, args) {
+        if let Some(recorded) = self.record_launch(f, name, cfg, args, about) {
             return recorded;
         }
         let (d, stream) = (&self.inner.device, self.inner.stream);
@@ -128,7 +130,7 @@ impl Engine {
     }
 
     /// Grid and block; `None` for an empty grid.
-    fn geometry(&self, grid: Grid) -> Option<LaunchConfig> {
+    pub(super) fn geometry(&self, grid: Grid) -> Option<LaunchConfig> {
         let caps = self.device_caps();
         let (mut local, mut block) = (0, BLOCK);
         let grid = match grid {

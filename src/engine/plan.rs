@@ -81,6 +81,9 @@ impl Choices {
                 }
             }
         }
+        if std::env::var("TREFOIL_FUSION").is_ok_and(|v| v == "off" || v == "0") {
+            choices.pin("capture_calls", Some("plain"));
+        }
         Ok(choices)
     }
 
@@ -251,6 +254,7 @@ impl Engine {
     /// the portable text.
     pub(crate) fn explain_op(&self, info: &'static OpInfo) -> Result<Choice> {
         match info.name {
+            "capture_calls" => return self.explain_capture(info.name),
             "gemm" | "gemm_bwd" | "gemm_grouped" => return self.explain_gemm(info.name),
             "gemm_ragged" => return self.explain_ragged(info.name),
             "rnn" | "rnn_bwd" => return self.explain_rnn(info.name),
@@ -292,6 +296,9 @@ impl Engine {
             | "gat"
             | "gat_bwd"
             | "mesh_conv_bwd" => return self.explain_graph(info.name),
+            "hash_grid_encode_bwd" | "trilinear_interpolate_bwd" | "volume_render" | "volume_render_bwd" => {
+                return self.explain_field(info.name);
+            }
             "fft" | "rfft" | "irfft" => return self.explain_fourier(info.name),
             "gemm_quantized" => return self.explain_quantized(info.name),
             "optimizer_step"

@@ -130,12 +130,16 @@ pub(crate) struct Function {
     pub(crate) code_at: Option<usize>,
 }
 
+/// Functions of texts that were generated, by unit and text.
+type Generated = HashMap<(DType, Box<str>), Vec<RawFunction>>;
+
 /// Compiled units of one device, shared by all its handles.
 #[derive(Debug)]
 pub(crate) struct Programs {
     functions: RwLock<FxHashMap<(usize, DType, usize, usize), Function>>,
     /// A lock per unit, so that different units compile at the same time and one compiles once.
     modules: Mutex<HashMap<Unit, Arc<Mutex<Option<Loaded>>>>>,
+    generated: Mutex<Generated>,
     disk: DiskCache,
     dump: Option<std::path::PathBuf>,
 }
@@ -143,7 +147,13 @@ pub(crate) struct Programs {
 impl Programs {
     pub(crate) fn new(disk: DiskCache) -> Self {
         let dump = std::env::var_os("TREFOIL_DUMP_DIR").map(Into::into);
-        Programs { functions: RwLock::default(), modules: Mutex::default(), disk, dump }
+        Programs {
+            functions: RwLock::default(),
+            modules: Mutex::default(),
+            generated: Mutex::default(),
+            disk,
+            dump,
+        }
     }
 
     /// The function of a table kernel for a dtype and op, compiled if this is its first use. `compiled` counts compilations.
@@ -235,6 +245,31 @@ impl Programs {
             }
             r => r,
         }
+    }
+
+    /// The kernels `fused0`, `fused1`, .. of a text that was generated for a storage type.
+    pub(crate) fn generated(
+        &self,
+        driver: &dyn Driver,
+        dtype: DType,
+        text: &str,
+        count: usize,
+        compiled: &mut u64,
+    ) -> Result<Vec<RawFunction>> {
+        let mut known = lock(&self.generated);
+        let key = (dtype, text.into());
+        if let Some(list) = known.get(&key) {
+            return Ok(list.clone());
+        }
+        let source = assemble_text(dtype, "", Dialect::of(driver), "fused.c", text);
+        let source = source.map_err(|e| GpuError::Config(e.into()))?;
+        let text = Text { name: format!("fused.c@{dtype}"), source };
+        let module = self.build(driver, &text, compiled)?.module;
+        // SAFETY: the module was loaded by this driver.
+        let find = |i| unsafe { driver.function(module, &format!("fused{i}")) };
+        let list = (0..count).map(find).collect::<Result<Vec<_>>>()?;
+        known.insert(key, list.clone());
+        Ok(list)
     }
 
     /// Finds a complete text in the disk cache or compiles it, and loads it.

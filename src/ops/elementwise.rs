@@ -101,6 +101,30 @@ pub enum Unary {
     I1e,
     /// sin(pi x) / (pi x), 1 at 0 (`torch.sinc`)
     Sinc,
+    /// e^(x^2) erfc(x)
+    Erfcx,
+    /// logarithm of the distribution function of the standard normal distribution
+    LogNdtr,
+    /// quantile of the standard normal distribution
+    Ndtri,
+    /// Bessel function of the first kind, order 0
+    BesselJ0,
+    /// Bessel function of the first kind, order 1
+    BesselJ1,
+    /// Bessel function of the second kind, order 0; NaN for negative numbers
+    BesselY0,
+    /// Bessel function of the second kind, order 1; NaN for negative numbers
+    BesselY1,
+    /// modified Bessel function of the second kind, order 0; NaN for negative numbers
+    K0,
+    /// modified Bessel function of the second kind, order 1; NaN for negative numbers
+    K1,
+    /// modified Bessel function of the second kind, order 0, times e^x
+    K0e,
+    /// modified Bessel function of the second kind, order 1, times e^x
+    K1e,
+    /// Airy function Ai; no gradient, as in PyTorch (`torch.special.airy_ai`)
+    AiryAi,
     /// c * x
     Scale {
         /// factor
@@ -252,6 +276,10 @@ pub enum Binary {
     AddGelu,
     /// Hurwitz zeta function zeta(a, b); has a gradient for b only
     Zeta,
+    /// regularized lower incomplete gamma function P(a, b), NaN for negative numbers (`torch.special.gammainc`); has a gradient for b only
+    Igamma,
+    /// regularized upper incomplete gamma function 1 - P(a, b) (`torch.special.gammaincc`); has a gradient for b only
+    Igammac,
 }
 
 /// Functions of three tensors, broadcast against each other.
@@ -323,7 +351,7 @@ op_family! {
     pub trait ElementwiseOps : Elementwise => ELEMENTWISE_OPS {
         /// y = op(x). `y` has x's shape; its dtype is x's, or u8 for the predicates.
         fn unary(&self, op: Unary, x: View<'_>, y: ViewMut<'_>) -> Result<()>;
-        /// dx = dy * op'(x). `Invalid` for functions without a gradient (predicates, bit operations, `Polygamma` beyond order 0 has one).
+        /// dx = dy * op'(x). `Invalid` for functions without a gradient (predicates, bit operations, `AiryAi`).
         fn unary_bwd(&self, op: Unary, dy: View<'_>, x: View<'_>, dx: GradMut<'_>) -> Result<()>;
         /// y = op(a, b). `y` has the broadcast shape; its dtype is that of the operands, or u8 for comparisons and logic.
         fn binary(&self, op: Binary, a: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()>;
@@ -347,7 +375,7 @@ impl Unary {
 
     /// Whether it has a gradient.
     pub const fn is_differentiable(self) -> bool {
-        !self.is_predicate() && !matches!(self, Unary::BitwiseNot)
+        !self.is_predicate() && !matches!(self, Unary::BitwiseNot | Unary::AiryAi)
     }
 
     /// Dtypes that it takes.
@@ -372,14 +400,15 @@ impl Binary {
         matches!(self, Eq | Ne | Lt | Le | Gt | Ge | LogicalAnd | LogicalOr | LogicalXor)
     }
 
-    /// For which of its operands it has a gradient: none for masks, bit operations and `Nextafter`, the first for `Ldexp`, the second for `Zeta`.
+    /// For which of its operands it has a gradient: none for masks, bit operations and `Nextafter`, the first for `Ldexp`, the second for `Zeta`,
+    /// `Igamma` and `Igammac`.
     pub const fn differentiable(self) -> [bool; 2] {
         use Binary::*;
         match self {
             Eq | Ne | Lt | Le | Gt | Ge | LogicalAnd | LogicalOr | LogicalXor => [false, false],
             BitwiseAnd | BitwiseOr | BitwiseXor | Shl | Shr | Nextafter => [false, false],
             Ldexp => [true, false],
-            Zeta => [false, true],
+            Zeta | Igamma | Igammac => [false, true],
             _ => [true, true],
         }
     }
@@ -491,13 +520,14 @@ pub(crate) fn check_binary_bwd(op: Binary, io: &BinaryBwd<'_>) -> Result<()> {
     const OP: &str = "binary_bwd";
     let (dy, a, b) = (&io.dy, &io.a, &io.b);
     let [for_a, for_b] = op.differentiable();
-    if !(for_a || io.da.is_none()) || !(for_b || io.db.is_none()) || !(for_a || for_b) {
-        return Err(GpuError::invalid(
-            OP,
-            "op",
-            "a function with a gradient for the operands asked for",
-            format!("{op:?}"),
-        ));
+    if !for_a && !for_b {
+        return Err(GpuError::invalid(OP, "op", "a function with a gradient", format!("{op:?}")));
+    }
+    for (arg, wanted, there) in [("da", io.da.is_some(), for_a), ("db", io.db.is_some(), for_b)] {
+        if wanted && !there {
+            let got = format!("a gradient of {op:?}, which has one for the other operand alone");
+            return Err(GpuError::invalid(OP, arg, "none", got));
+        }
     }
     check::shape(OP, "dy", dy, &check::broadcast(OP, "b", a.shape(), b.shape())?)?;
     check::float(OP, "a", a)?;

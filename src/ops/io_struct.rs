@@ -3,7 +3,7 @@
 /// Declares a struct of public fields that may gain more of them: `#[non_exhaustive]`, with a constructor and setters.
 ///
 /// `new` takes the fields in order, less those that are `Option<T>` (absent) or have a default (`name: Type = value`). Each of these gets a
-/// setter of its name: an optional one takes a value or an `Option`.
+/// setter of its name: an optional one takes a value or an `Option`. One with a parameter is an [`Operand`](crate::ops::operand::Operand).
 macro_rules! io_struct {
     ($(#[$m:meta])* pub struct $name:ident $(<$($g:tt),*>)? { $($body:tt)* }) => {
         io_struct! { @fields ($(#[$m])*) $name ($($($g),*)?) () () () () $($body)* }
@@ -35,10 +35,13 @@ macro_rules! io_struct {
             $( $(#[$d])* pub $f: $t, )*
         }
 
+        operand_struct! { $name ($($g),*) $($f: $t,)* }
+
         // A setter may have the name of an operator's method.
         #[allow(clippy::should_implement_trait)]
         impl<$($g),*> $name<$($g),*> {
             /// What is required; the other fields are absent or have their defaults until they are set.
+            #[allow(clippy::too_many_arguments, reason = "an operation may need as many operands")]
             pub const fn new($($rf: $rt),*) -> Self {
                 $name { $($rf,)* $($of: None,)* $($df: $v,)* }
             }

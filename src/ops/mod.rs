@@ -31,8 +31,8 @@ pub struct OpInfo {
     pub module: &'static str,
 }
 
-/// Declares a family trait, its table of [`OpInfo`] rows and the forwarding to `Arc` and `Box`, from one list of methods; `[unsafe]` precedes
-/// those that are.
+/// Declares a family trait, its table of [`OpInfo`] rows, the forwarding to `Arc` and `Box`, and the recording by the CPU backend, from one list of
+/// methods; `[unsafe]` precedes those that are.
 macro_rules! op_family {
     (
         $(#[$tm:meta])*
@@ -70,10 +70,14 @@ macro_rules! op_family {
                 $($unsafe)? { self.inner.$name($($arg),*) }
             } )*
         }
+        $crate::cpu::recorded_ops! { $family $tr { $( fn $name($($arg : $ty),*) $(-> $ret)?; )* } }
+        $crate::testing::replayed_ops! { $family $tr { $( $([$unsafe])? fn $name($($arg : $ty),*) $(-> $ret)?; )* } }
     };
 }
 
 pub(crate) mod check;
+#[macro_use]
+pub(crate) mod operand;
 #[macro_use]
 mod io_struct;
 
@@ -155,8 +159,8 @@ families! {
     Rnn = rnn { RnnOps => RNN_OPS, RnnBackwardOps => RNN_BACKWARD_OPS, ConvLstmOps => CONV_LSTM_OPS }
     /// Message passing on graphs.
     Graph = graph { CsrOps => CSR_OPS, GraphOps => GRAPH_OPS, GraphAttentionOps => GRAPH_ATTENTION_OPS }
-    /// Convolution and heat diffusion on meshes.
-    Mesh = mesh { MeshOps => MESH_OPS, DiffusionOps => DIFFUSION_OPS }
+    /// Convolution, heat diffusion and pooling on meshes.
+    Mesh = mesh { MeshOps => MESH_OPS, DiffusionOps => DIFFUSION_OPS, MeshPoolOps => MESH_POOL_OPS }
     /// Losses.
     Loss = loss { LossOps => LOSS_OPS, RowLossOps => ROW_LOSS_OPS, BatchLossOps => BATCH_LOSS_OPS, SequenceLossOps => SEQUENCE_LOSS_OPS, StftLossOps => STFT_LOSS_OPS }
     /// Optimizer steps and gradient clipping.
@@ -168,13 +172,15 @@ families! {
     /// Sorting, selection and search.
     Sort = sort { SortOps => SORT_OPS }
     /// Distances and similarities of vectors.
-    Distance = distance { DistanceOps => DISTANCE_OPS }
+    Distance = distance { DistanceOps => DISTANCE_OPS, SearchOps => SEARCH_OPS }
     /// Losses of language models fused with their output layer, and the choice of tokens.
     LanguageModel = language_model { LanguageModelOps => LANGUAGE_MODEL_OPS, SamplingOps => SAMPLING_OPS }
+    /// Neural fields: features of positions and directions, samples along rays, volume rendering, Gaussian splatting.
+    Field = field { FieldOps => FIELD_OPS, RayOps => RAY_OPS, GaussianOps => GAUSSIAN_OPS, SplattingOps => SPLATTING_OPS }
     /// Discrete Fourier transforms.
     Fourier = fourier { FourierOps => FOURIER_OPS }
     /// Factorisations of matrices and the systems that are solved with them.
-    Linalg = linalg { LinalgOps => LINALG_OPS, DecompositionOps => DECOMPOSITION_OPS }
+    Linalg = linalg { LinalgOps => LINALG_OPS, DecompositionOps => DECOMPOSITION_OPS, LdlOps => LDL_OPS }
     /// Mixture of experts.
     Moe = moe { MoeOps => MOE_OPS }
     /// State-space models, linear attention and linear recurrences.

@@ -128,13 +128,16 @@ io_struct! {
 /// Samples of a region along an axis, over all bins: larger boxes get no more.
 pub(crate) const ROI_SAMPLES: usize = 1 << 22;
 
+/// Samples of a region along an axis that can be asked for: they are a grid, of which every point is read.
+const ROI_GRID: usize = 1 << 13;
+
 /// Parameters of [`ResampleOps::roi_align`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct RoiAlign {
     /// Cells of x per unit of the boxes.
     pub spatial_scale: f64,
-    /// Samples of a bin along each axis; 0: as many as the bin is cells long, rounded up.
+    /// Samples of a bin along each axis, at most 2^13 in all bins of an axis; 0: as many as the bin is cells long, rounded up.
     pub sampling_ratio: usize,
     /// Whether a cell's centre is half a cell behind its number: boxes are moved by half a cell. Without, they are at least one cell long.
     pub aligned: bool,
@@ -478,8 +481,9 @@ fn check_roi(
     if rows == 0 || columns == 0 || rows > 1 << 15 || columns > 1 << 15 {
         return Err(GpuError::invalid(op, y.0, "h and w from 1 to 2^15", format!("{ys:?}")));
     }
-    if p.sampling_ratio > ROI_SAMPLES / rows.max(columns) {
-        let want = format!("at most {} for {rows} x {columns} bins", ROI_SAMPLES / rows.max(columns));
+    let most = ROI_GRID / rows.max(columns);
+    if p.sampling_ratio > most.max(1) {
+        let want = format!("at most {} for {rows} x {columns} bins", most.max(1));
         return Err(GpuError::invalid(op, "sampling_ratio", want, p.sampling_ratio.to_string()));
     }
     for (arg, v) in [x, ("boxes", boxes), ("images", images), y] {

@@ -25,6 +25,7 @@ macro_rules! functions {
         floats $floats:ident { $($fp:pat => $fname:literal $(($($fv:expr),*))?,)* }
         both { $($bp:pat => $bname:literal $(($($bv:expr),*))?,)* }
         ints $ints:ident { $($ip:pat => $iname:literal,)* }
+        $(apart $apart:ident { $($ap:pat => $aname:literal,)* })*
         none { $($np:pat)? }
     ) => {
         /// Functions of float units.
@@ -32,6 +33,10 @@ macro_rules! functions {
         /// Functions of integer units.
         #[allow(dead_code)]
         pub(crate) const $ints: &[&str] = &[$($bname,)* $($iname,)*];
+        $(
+            /// Functions of float units in a file of their own.
+            pub(crate) const $apart: &[&str] = &[$($aname,)*];
+        )*
         $(#[$m])*
         pub(crate) fn $find($op: $ty, $dtype: DType) -> Option<(&'static str, [f64; $n])> {
             let _ = $dtype;
@@ -39,6 +44,7 @@ macro_rules! functions {
                 $($fp => ($fname, pad(&[$($($fv),*)?])),)*
                 $($bp => ($bname, pad(&[$($($bv),*)?])),)*
                 $($ip => ($iname, pad(&[])),)*
+                $($($ap => ($aname, pad(&[])),)*)*
                 $($np => return None,)?
             })
         }
@@ -109,6 +115,22 @@ functions! {
         Unary::LogicalNot => "gk_op_logical_not",
         Unary::BitwiseNot => "gk_op_bitwise_not",
     }
+    apart SPECIAL {
+        Unary::Erfcx => "gk_op_erfcx",
+        Unary::LogNdtr => "gk_op_log_ndtr",
+        Unary::Ndtri => "gk_op_ndtri",
+        Unary::BesselJ0 => "gk_op_bessel_j0",
+        Unary::BesselJ1 => "gk_op_bessel_j1",
+        Unary::BesselY0 => "gk_op_bessel_y0",
+        Unary::BesselY1 => "gk_op_bessel_y1",
+        Unary::K0 => "gk_op_k0",
+        Unary::K1 => "gk_op_k1",
+        Unary::K0e => "gk_op_k0e",
+        Unary::K1e => "gk_op_k1e",
+    }
+    apart AIRY {
+        Unary::AiryAi => "gk_op_airy_ai",
+    }
     none {}
 }
 
@@ -163,6 +185,10 @@ functions! {
         Binary::LogicalAnd => "gk_op_logical_and",
         Binary::LogicalOr => "gk_op_logical_or",
         Binary::LogicalXor => "gk_op_logical_xor",
+    }
+    apart BINARY_SPECIAL {
+        Binary::Igamma => "gk_op_igamma",
+        Binary::Igammac => "gk_op_igammac",
     }
     none { Binary::Ldexp }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use trefoil_nn::config::{Column, Config};
 use trefoil_nn::data::table::{Categories, ColumnRole, Missing, Table, TableFormat, TableOptions, Target};
 use trefoil_nn::data::text::{Characters, Encoding, read_text};
-use trefoil_nn::data::{GraphData, GraphOptions};
+use trefoil_nn::data::{GraphData, GraphOptions, MeshLabels, mesh_files};
 
 use crate::error::{CliError, Result};
 use crate::saved::write_new;
@@ -22,13 +22,14 @@ Examples:
   trefoil init images photos                           a folder with a folder per class
   trefoil init text book.txt                           a language model of characters
   trefoil init graph edges.csv --labels labels.csv     classes of the nodes of a graph
+  trefoil init meshes shapes                           a folder of meshes (.obj, .off) with a folder per class
 
 The data is read once, for its columns, classes and sizes. The file says what there is to change; `trefoil train FILE` runs it as it is.")]
 pub(crate) struct Args {
     /// What the data is
-    #[arg(value_parser = ["csv", "parquet", "arrow", "images", "text", "graph"])]
+    #[arg(value_parser = ["csv", "parquet", "arrow", "images", "text", "graph", "meshes"])]
     kind: String,
-    /// The data: a file, of images a folder of folders, of a graph the file of its edges
+    /// The data: a file, of images and meshes a folder of folders, of a graph the file of its edges
     data: PathBuf,
     /// The file to write; it must not be there yet
     #[arg(short, long, value_name = "FILE", default_value = "run.json")]
@@ -42,7 +43,7 @@ pub(crate) struct Args {
     /// A column of a table that is left out: a name, or a number from 0; may be given several times
     #[arg(long, value_name = "COLUMN")]
     drop: Vec<String>,
-    /// The file of nodes and their classes, of a graph
+    /// The file of nodes and their classes, of a graph, or of meshes and theirs
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
 }
@@ -180,6 +181,36 @@ fn graph(a: &Args) -> Result<Value> {
     }))
 }
 
+/// Two convolutions of the edges of meshes, and the mean of each mesh.
+fn meshes(a: &Args) -> Result<Value> {
+    let files = mesh_files(std::slice::from_ref(&a.data))?;
+    let found = match &a.labels {
+        Some(labels) => MeshLabels::read_csv(labels, &files, None, ',', None)?,
+        None => MeshLabels::of_folders(&files)?,
+    };
+    let classes = found.classes.iter().max().map_or(1, |most| most + 1);
+    let index = |shape: Value| json!({ "shape": shape, "dtype": "i64" });
+    let mut data = json!({ "meshes": a.data, "split": "random", "test_share": 0.25 });
+    if let Some(labels) = &a.labels {
+        data["labels"] = json!(labels);
+    }
+    Ok(json!({
+        "data": data,
+        "model": {
+            "inputs": { "x": [5], "gemm": index(json!([4])), "mesh": index(json!([])) },
+            "layers": [
+                { "type": "mesh_edge_conv", "name": "first", "inputs": ["x", "gemm"], "in_channels": 5, "out_channels": 16 },
+                { "type": "mesh_edge_conv", "name": "second", "inputs": ["first", "gemm"], "in_channels": 16, "out_channels": 16 },
+                { "type": "readout", "inputs": ["second", "mesh"], "in_features": 16, "out_features": classes, "mode": "mean",
+                  "num_graphs": files.len() }
+            ]
+        },
+        "loss": "cross_entropy",
+        "optimizer": { "type": "adam", "lr": 0.01 },
+        "train": { "epochs": 60, "batch_size": found.meshes.len(), "seed": 1, "run": run_folder(&a.data) }
+    }))
+}
+
 /// `runs/NAME` for a file of that name.
 fn run_folder(data: &Path) -> String {
     let name = data.file_stem().map_or("run".into(), |n| n.to_string_lossy());
@@ -210,7 +241,8 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
         "arrow" => table(a, TableFormat::Arrow)?,
         "images" => images(a)?,
         "text" => text(a)?,
-        _ => graph(a)?,
+        "graph" => graph(a)?,
+        _ => meshes(a)?,
     };
     // What is written can be read.
     Config::from_value(json.clone())?;

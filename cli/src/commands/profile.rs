@@ -13,12 +13,15 @@ use crate::run::RunArgs;
 Examples:
   trefoil profile examples/digits.json
   trefoil profile examples/digits.json --backend cuda --steps 50 --trace trace.json
+  trefoil profile examples/digits.json --graph step.dot             then: dot -Tsvg step.dot -o step.svg
   trefoil profile network.json --data data/digits.csv               a network alone
 
 Trains on one batch, two steps and then --steps more, and prints a table of the kernels and one of the layers, with the times of a step:
 by events of the device around every kernel, on the CPU backend by the clock. GB/s count the operands of an operation once, GFLOP/s the
 arithmetic of forward operations; where an operation has several kernels, each has the part of its time. The steps are plain calls, not
-a recorded graph. Nothing is saved. --trace writes the steps for Perfetto (https://ui.perfetto.dev) or chrome://tracing.")]
+a recorded graph. Nothing is saved. --trace writes the steps for Perfetto (https://ui.perfetto.dev) or chrome://tracing. --graph trains
+until a step is recorded and writes its calls, fused ones as one, and what they read of each other's results (with TREFOIL_FUSION=off as
+they were recorded).")]
 pub(crate) struct Args {
     #[command(flatten)]
     run_of: RunArgs,
@@ -30,6 +33,9 @@ pub(crate) struct Args {
     /// Write a trace of the steps, as JSON of Chrome and Perfetto
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Write the graph that is recorded of a step, in Graphviz's language DOT
+    #[arg(long, value_name = "FILE")]
+    graph: Option<PathBuf>,
 }
 
 pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
@@ -50,6 +56,14 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     if let Some(path) = &a.trace {
         profile.write_trace(path)?;
         writeln!(out, "the trace is in {}", path.display())?;
+    }
+    if let Some(path) = &a.graph {
+        let Some(info) = trainer.record(&*sources.train)? else {
+            let why = trainer.capture_status().plain.unwrap_or_default();
+            return Err(CliError::Input(format!("--graph: the steps are not recorded: {why}")));
+        };
+        std::fs::write(path, info.dot()).map_err(CliError::file("write", path))?;
+        writeln!(out, "the graph ({} calls) is in {}", info.calls.len(), path.display())?;
     }
     Ok(())
 }

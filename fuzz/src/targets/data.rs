@@ -1,9 +1,9 @@
-//! Files of data: CSV, IDX, NPY, NPZ, images, text and tokenizers.
+//! Files of data: CSV, IDX, NPY, NPZ, images, meshes, text and tokenizers.
 
 use trefoil_nn::data::text::{Characters, Encoding, Tokenizer, Windows, read_text};
 use trefoil_nn::data::{
-    Arrays, Channels, CifarLabels, CsvOptions, Dataset, ImageFolder, ItemSource, Label, read_cifar, read_csv,
-    read_csv_skipping, read_idx, read_npy, read_npz,
+    Arrays, Channels, CifarLabels, CsvOptions, Dataset, ImageFolder, ItemSource, Label, MeshData,
+    MeshOptions, read_cifar, read_csv, read_csv_skipping, read_idx, read_npy, read_npz,
 };
 use trefoil_nn::{HostTensor, Result};
 
@@ -13,7 +13,7 @@ use crate::input::Input;
 
 pub(crate) const TARGET: Target = Target {
     name: "data",
-    about: "CSV, IDX, CIFAR, NPY, NPZ, PNG, JPEG, text and tokenizer files: read, and served as items",
+    about: "CSV, IDX, CIFAR, NPY, NPZ, PNG, JPEG, OBJ, OFF, text and tokenizer files: read, and served as items",
     generate: Generate::Mutations,
     open: || {
         let scratch = Scratch::new("data")?;
@@ -35,6 +35,7 @@ fn run(scratch: &Scratch, input: &Input) -> Verdict {
         "npy" => read_npy(&path).and_then(arrays),
         "npz" => read_npz(&path, None).and_then(|all| all.into_values().try_for_each(arrays)),
         "png" | "jpg" => images(scratch),
+        "obj" | "off" => mesh(&path),
         "json" => Tokenizer::open(&path).and_then(|t| encoded(&t)),
         _ => text(&path),
     };
@@ -84,6 +85,16 @@ fn images(scratch: &Scratch) -> Result<()> {
     let item = folder.item(0)?;
     assert_eq!(scaled?.x.shape, [1, 3, 2], "a scaled image");
     assert_eq!(item.x.shape.len(), 3, "an image has channels, rows and columns");
+    Ok(())
+}
+
+/// What the layers of meshes take is there for every edge of a mesh that is read, with and without spirals.
+fn mesh(path: &std::path::Path) -> Result<()> {
+    let files = [path.to_path_buf()];
+    for spiral_length in [Some(3), None] {
+        let data = MeshData::read(&files, &MeshOptions { spiral_length, ..MeshOptions::default() })?;
+        assert!(data.edges() >= 3 && data.vertices() >= 3, "a face has three edges and vertices");
+    }
     Ok(())
 }
 

@@ -4,9 +4,10 @@
  *   shortest run by falling probability whose sum is at least top_p, of these exp((l - max) / T) >= min_p;  y = l / T where kept, else -inf
  *   id = the first with  sum over kept up to it of exp((l - max) / T)  >  u * sum over all kept,  or the first maximum for T = 0
  *
- * A block has a row. Thresholds are found by descent through the bits of an order-preserving integer, 4 bits at a time: each look sums the
- * weights (counts or powers) of what is at least each of 15 candidates. A draw descends through 16 sections of the row, whose sums are
- * taken in one pass where nothing is removed. NaN counts as -inf. Sums in gk_f, counts exactly (vocab at most 2^24). Deterministic: fixed trees.
+ * A block has a row. A threshold is found in three steps: two or more looks at the row sum the weights (counts or powers) by the distance from the
+ * maximum in fixed point, some bits at a time; the few elements with the right distance are collected in local memory; among these the bits of an
+ * order-preserving integer are found 4 at a time. Too many equal distances skip to the last step, on the whole row. A draw descends through 16 sections
+ * of the row, whose sums are taken in one pass where nothing is removed. NaN counts as -inf. Sums in gk_f, counts exactly (vocab at most 2^24). Deterministic: fixed trees.
  * u: word row % 4 of Philox block offset + row / 4. References: Fan et al. (2018), Holtzman et al. (2020), Keskar et al. (2019, penalty).
  */
 #define GK_SAMPLE_DIGITS 16
@@ -26,6 +27,23 @@ GK_FN gk_key gk_key_of(gk_f x)
     gk_key b = gk_key_bits(x + GK_R(0.0)), top = (gk_key)1 << (GK_KEY_BITS - 1);
     return (b & top) ? ~b : b | top;
 }
+GK_FN gk_f gk_value_of(gk_key k)
+{
+    gk_key top = (gk_key)1 << (GK_KEY_BITS - 1), b = (k & top) ? k ^ top : ~k;
+#if GK_DTYPE == GK_F64
+    return gk_as_f64(b);
+#else
+    return gk_as_f32(b);
+#endif
+}
+
+/* Bits of a look, and what a thread keeps in local memory: a sum for each value of those bits, or elements. */
+#if GK_DTYPE == GK_F64
+#define GK_LOOK_BITS 4
+#else
+#define GK_LOOK_BITS 5
+#endif
+#define GK_LOOK_BINS (1 << GK_LOOK_BITS)
 
 typedef struct {
     GK_GLOBAL const gk_t* logits;
@@ -43,6 +61,31 @@ GK_FN gk_f gk_logit(const gk_logits* l, gk_i64 i)
     return gk_isnan(x) ? -GK_INF : x;
 }
 
+/* Elements that a thread loads before it uses the first. */
+#define GK_LOGITS_AHEAD 4
+
+/* Elements at, at + GK_BLOCK, .. below end, as they are; some element beyond. */
+GK_FN void gk_logits_ahead(const gk_logits* l, int at, int end, gk_f v[GK_LOGITS_AHEAD])
+{
+    if (l->wide) {
+        GK_UNROLL for (int u = 0; u < GK_LOGITS_AHEAD; u++) v[u] = l->wide[l->first + (at + u * GK_BLOCK < end ? at + u * GK_BLOCK : at)];
+    } else {
+        GK_UNROLL for (int u = 0; u < GK_LOGITS_AHEAD; u++) v[u] = gk_load(l->logits, l->first + (at + u * GK_BLOCK < end ? at + u * GK_BLOCK : at));
+    }
+}
+
+/* Goes through the elements of a row from `from` on: x is number i. */
+#define GK_EACH_LOGIT(l, from, end, x, i, step)                                                    \
+    for (int at_ = (int)(from) + gk_lid(); at_ < (int)(end); at_ += GK_LOGITS_AHEAD * GK_BLOCK) {  \
+        gk_f ahead_[GK_LOGITS_AHEAD];                                                              \
+        gk_logits_ahead(l, at_, (int)(end), ahead_);                                               \
+        GK_UNROLL for (int u_ = 0; u_ < GK_LOGITS_AHEAD; u_++) {                                   \
+            int i = at_ + u_ * GK_BLOCK;                                                           \
+            gk_f x = gk_isnan(ahead_[u_]) ? -GK_INF : ahead_[u_];                                  \
+            if (i < (int)(end)) { step }                                                           \
+        }                                                                                          \
+    }
+
 /* exp((x - top) / T) */
 GK_FN gk_f gk_power(const gk_logits* l, gk_f x, gk_f top) { return x == top ? GK_R(1.0) : gk_exp((x - top) * l->scale); }
 
@@ -52,31 +95,47 @@ GK_FN int gk_is_kept(const gk_logits* l, const gk_kept* k, gk_f x, gk_i64 i)
     return (key > k->cut || (key == k->cut && i <= k->last)) && gk_power(l, x, k->top) >= l->min_p;
 }
 
-/* What a look sums: the number of elements, the powers of what is kept, the ids from behind of what equals the cut. */
+/* What is summed: the number of elements, the powers of what is kept, the ids from behind of what equals the cut. */
 #define GK_BY_COUNT 0
 #define GK_BY_POWER 1
 #define GK_BY_ID 2
 
-/* The largest key such that the weights of those not below it sum to at least `target`; *above gets the sum of those above it. */
-GK_FN gk_key gk_descend(const gk_logits* l, const gk_kept* k, gk_f target, const int by, GK_LOCAL_PTR gk_f* tmp, gk_f* above)
+GK_FN gk_f gk_weight(const gk_logits* l, const gk_kept* k, gk_f x, gk_i64 i, const int by)
+{
+    if (by == GK_BY_POWER) return gk_is_kept(l, k, x, i) ? gk_power(l, x, k->top) : GK_R(0.0);
+    if (by == GK_BY_ID) return gk_key_of(x) == k->cut && i <= k->last ? GK_R(1.0) : GK_R(0.0);
+    return GK_R(1.0);
+}
+
+/* Adds a weight to the sum of its next digit if its key has the prefix. */
+GK_FN void gk_digit_add(gk_f sums[GK_SAMPLE_DIGITS], gk_key key, gk_key prefix, int shift, gk_f w)
+{
+    int own = (int)((key >> shift) & 15);
+    if (shift + 4 < GK_KEY_BITS && (key >> (shift + 4)) != (prefix >> (shift + 4))) w = GK_R(0.0);
+    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) sums[d] += own == d ? w : GK_R(0.0);
+}
+
+/* The largest key such that the weights of those not below it sum to at least `target`, with *above as the sum of what is above all keys at first and of
+ * what is above that key in the end. Of the `count` elements of each thread in the list, or for -1 of the row. */
+GK_FN gk_key gk_descend(const gk_logits* l, const gk_kept* k, gk_f target, const int by, GK_LOCAL_PTR const gk_f* list, int count,
+                        GK_LOCAL_PTR gk_f* tmp, gk_f* above)
 {
     gk_key prefix = 0;
-    *above = GK_R(0.0);
     for (int shift = GK_KEY_BITS - 4; shift >= 0; shift -= 4) {
-        gk_f sums[GK_SAMPLE_DIGITS], run;
+        gk_f sums[GK_SAMPLE_DIGITS], run = *above;
         int digit = 0;
         GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) sums[d] = GK_R(0.0);
-        for (gk_i64 i = gk_lid(); i < l->n; i += GK_BLOCK) {
-            gk_f x = gk_logit(l, i), w = GK_R(1.0);
-            gk_key key = by == GK_BY_ID ? (gk_key)(l->n - 1 - i) : gk_key_of(x);
-            if (by == GK_BY_POWER) w = gk_is_kept(l, k, x, i) ? gk_power(l, x, k->top) : GK_R(0.0);
-            if (by == GK_BY_ID) w = gk_key_of(x) == k->cut && i <= k->last ? GK_R(1.0) : GK_R(0.0);
-            /* Those with the prefix, by their next digit. */
-            if (shift + 4 < GK_KEY_BITS && (key >> (shift + 4)) != (prefix >> (shift + 4))) w = GK_R(0.0);
-            int own = (int)((key >> shift) & 15);
-            GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) sums[d] += own == d ? w : GK_R(0.0);
+        if (count >= 0) {
+            for (int n = 0; n < count; n++) {
+                gk_f x = list[n * GK_BLOCK + gk_lid()];
+                gk_digit_add(sums, gk_key_of(x), prefix, shift, by == GK_BY_POWER ? gk_power(l, x, k->top) : GK_R(1.0));
+            }
+        } else {
+            for (gk_i64 i = gk_lid(); i < l->n; i += GK_BLOCK) {
+                gk_f x = gk_logit(l, i);
+                gk_digit_add(sums, by == GK_BY_ID ? (gk_key)(l->n - 1 - i) : gk_key_of(x), prefix, shift, gk_weight(l, k, x, i, by));
+            }
         }
-        run = *above;
         for (int d = GK_SAMPLE_DIGITS - 1; d >= 0; d--) {
             gk_f s = GK_R(0.0);
             GK_UNROLL for (int e = 0; e < GK_SAMPLE_DIGITS; e++) s = e == d ? sums[e] : s;
@@ -93,57 +152,136 @@ GK_FN gk_key gk_descend(const gk_logits* l, const gk_kept* k, gk_f target, const
     return prefix;
 }
 
-/* Lets only `count` of the elements that equal the cut stay, those of the smallest ids. */
-GK_FN void gk_cut_ties(const gk_logits* l, gk_kept* k, gk_f count, GK_LOCAL_PTR gk_f* tmp)
+/* The distance of an element from the largest, 64 T and more being one. */
+#define GK_DISTANCE_BITS 20
+GK_FN gk_u32 gk_distance(const gk_logits* l, gk_f x, gk_f top)
 {
-    gk_f above, ties = GK_R(0.0);
+    gk_f z = (top - x) * l->scale * GK_R(16384.0);
+    if (x == top) return 0;
+    return z < GK_R(1048575.0) ? (gk_u32)z : 1048575u;
+}
+
+/* Of the elements whose distance begins with `prefix`, those with each value of the next bits: adds the sums of the nearer ones to *above and returns the
+ * bits with which the sum reaches the target. */
+GK_FN gk_u32 gk_look(const gk_logits* l, const gk_kept* k, gk_u32 prefix, int shift, gk_f target, const int by, GK_LOCAL_PTR gk_f* bins,
+                     GK_LOCAL_PTR gk_f* tmp, gk_f* above)
+{
+    gk_f run = *above, part = GK_R(0.0);
+    int found = -1, each = GK_BLOCK / GK_LOOK_BINS, bin = gk_lid() / each;
+    GK_UNROLL for (int d = 0; d < GK_LOOK_BINS; d++) bins[d * GK_BLOCK + gk_lid()] = GK_R(0.0);
+    GK_EACH_LOGIT(l, 0, l->n, x, i, {
+        gk_u32 q = gk_distance(l, x, k->top) >> shift;
+        if (q >> GK_LOOK_BITS == prefix) bins[(q & (GK_LOOK_BINS - 1)) * GK_BLOCK + gk_lid()] += gk_weight(l, k, x, i, by);
+    })
+    GK_BARRIER();
+    for (int n = gk_lid() % each; n < GK_BLOCK; n += each) part += bins[bin * GK_BLOCK + n];
+    part = gk_group_sum(part, tmp, each);
+    if (gk_lid() % each == 0) tmp[bin] = part;
+    GK_BARRIER();
+    for (int d = 0; d < GK_LOOK_BINS; d++) {
+        gk_f s = tmp[d];
+        if (found < 0 && (run + s >= target || d == GK_LOOK_BINS - 1)) {
+            found = d;
+            *above = run;
+        }
+        run += s;
+    }
+    GK_BARRIER();
+    return prefix << GK_LOOK_BITS | (gk_u32)found;
+}
+
+/* The elements that count and whose distance is `prefix`; their number in a thread, or -1 where some thread has too many. */
+GK_FN int gk_collect(const gk_logits* l, const gk_kept* k, gk_u32 prefix, int shift, const int by, GK_LOCAL_PTR gk_f* list, GK_LOCAL_PTR gk_f* tmp)
+{
+    int count = 0;
+    GK_EACH_LOGIT(l, 0, l->n, x, i, {
+        if (gk_distance(l, x, k->top) >> shift == prefix && (by == GK_BY_COUNT || gk_is_kept(l, k, x, i))) {
+            if (count < GK_LOOK_BINS) list[count * GK_BLOCK + gk_lid()] = x;
+            count++;
+        }
+    })
+    return gk_block_max((gk_f)count, tmp) > (gk_f)GK_LOOK_BINS ? -1 : count;
+}
+
+/* Where a threshold lies: its key, the weights above it, and how many elements of the row have it, or more. */
+typedef struct { gk_key key; gk_f above, ties; } gk_threshold;
+
+GK_FN gk_threshold gk_find(const gk_logits* l, const gk_kept* k, gk_f target, const int by, GK_LOCAL_PTR gk_f* room, GK_LOCAL_PTR gk_f* tmp)
+{
+    gk_threshold r;
+    gk_u32 prefix = 0;
+    int shift = GK_DISTANCE_BITS, count = -1;
+    r.above = GK_R(0.0);
+    r.ties = GK_INF;
+    while (count < 0 && shift > 0) {
+        shift -= GK_LOOK_BITS;
+        prefix = gk_look(l, k, prefix, shift, target, by, room, tmp, &r.above);
+        if (shift <= GK_DISTANCE_BITS - 2 * GK_LOOK_BITS) count = gk_collect(l, k, prefix, shift, by, room, tmp);
+    }
+    if (count < 0) {
+        r.above = GK_R(0.0);
+        r.key = gk_descend(l, k, target, by, room, -1, tmp, &r.above);
+        return r;
+    }
+    r.key = gk_descend(l, k, target, by, room, count, tmp, &r.above);
+    r.ties = GK_R(0.0);
+    for (int n = 0; n < count; n++) r.ties += gk_key_of(room[n * GK_BLOCK + gk_lid()]) == r.key ? GK_R(1.0) : GK_R(0.0);
+    r.ties = gk_block_sum(r.ties, tmp);
+    return r;
+}
+
+/* Lets only `count` of the elements that equal the cut stay, those of the smallest ids. */
+GK_FN void gk_cut_ties(const gk_logits* l, gk_kept* k, gk_f count, GK_LOCAL_PTR gk_f* room, GK_LOCAL_PTR gk_f* tmp)
+{
+    gk_f above = GK_R(0.0), ties = GK_R(0.0);
     for (gk_i64 i = gk_lid(); i < l->n; i += GK_BLOCK) {
         if (i <= k->last && gk_key_of(gk_logit(l, i)) == k->cut) ties += GK_R(1.0);
     }
     ties = gk_block_sum(ties, tmp);
-    if (count < ties) k->last = l->n - 1 - (gk_i64)gk_descend(l, k, count, GK_BY_ID, tmp, &above);
+    if (count < ties) k->last = l->n - 1 - (gk_i64)gk_descend(l, k, count, GK_BY_ID, room, -1, tmp, &above);
 }
 
 /* The largest logit of a row. */
 GK_FN gk_f gk_row_top(const gk_logits* l, GK_LOCAL_PTR gk_f* tmp)
 {
     gk_f top = -GK_INF;
-    for (gk_i64 i = gk_lid(); i < l->n; i += GK_BLOCK) top = gk_max(top, gk_logit(l, i));
+    GK_EACH_LOGIT(l, 0, l->n, x, i, top = x > top ? x : top;)
     return gk_block_max(top, tmp);
 }
 
+/* The sum of the powers of what is kept. */
+GK_FN gk_f gk_row_sum(const gk_logits* l, const gk_kept* k, GK_LOCAL_PTR gk_f* tmp)
+{
+    gk_f sum = GK_R(0.0);
+    GK_EACH_LOGIT(l, 0, l->n, x, i, sum += gk_weight(l, k, x, i, GK_BY_POWER);)
+    return gk_block_sum(sum, tmp);
+}
+
 /* What top-k and top-p keep; k = 0 and p = 1 keep all. */
-GK_FN gk_kept gk_row_kept(const gk_logits* l, gk_i64 top_k, gk_f top_p, GK_LOCAL_PTR gk_f* tmp)
+GK_FN gk_kept gk_row_kept(const gk_logits* l, gk_i64 top_k, gk_f top_p, GK_LOCAL_PTR gk_f* room, GK_LOCAL_PTR gk_f* tmp)
 {
     gk_kept k;
     gk_logits all = *l;
-    gk_f above;
+    gk_threshold found;
     k.top = gk_row_top(l, tmp);
     k.cut = 0;
     k.last = l->n - 1;
     all.min_p = GK_R(0.0);
     if (top_k > 0 && top_k < l->n) {
-        k.cut = gk_descend(&all, &k, (gk_f)top_k, GK_BY_COUNT, tmp, &above);
-        gk_cut_ties(&all, &k, (gk_f)top_k - above, tmp);
+        found = gk_find(&all, &k, (gk_f)top_k, GK_BY_COUNT, room, tmp);
+        k.cut = found.key;
+        if ((gk_f)top_k - found.above < found.ties) gk_cut_ties(&all, &k, (gk_f)top_k - found.above, room, tmp);
     }
     if (top_p < GK_R(1.0)) {
-        gk_f sum = GK_R(0.0), one;
+        gk_f sum = gk_row_sum(&all, &k, tmp) * top_p, one, count;
         gk_kept p = k;
-        for (gk_i64 i = gk_lid(); i < l->n; i += GK_BLOCK) {
-            gk_f x = gk_logit(l, i);
-            if (gk_is_kept(&all, &k, x, i)) sum += gk_power(l, x, k.top);
-        }
-        sum = gk_block_sum(sum, tmp) * top_p;
-        p.cut = gk_descend(&all, &k, sum, GK_BY_POWER, tmp, &above);
+        found = gk_find(&all, &k, sum, GK_BY_POWER, room, tmp);
+        p.cut = found.key;
         if (p.cut != k.cut) p.last = l->n - 1;
         /* Equal elements have equal powers: as many as reach the sum. */
-        one = GK_R(0.0);
-        for (gk_i64 i = gk_lid(); i < l->n; i += GK_BLOCK) {
-            gk_f x = gk_logit(l, i);
-            if (gk_key_of(x) == p.cut) one = gk_power(l, x, k.top);
-        }
-        one = gk_block_max(one, tmp);
-        gk_cut_ties(&all, &p, one > GK_R(0.0) ? gk_max(gk_ceil((sum - above) / one), GK_R(1.0)) : GK_R(1.0), tmp);
+        one = gk_power(l, gk_value_of(p.cut), k.top);
+        count = one > GK_R(0.0) ? gk_max(gk_ceil((sum - found.above) / one), GK_R(1.0)) : GK_R(1.0);
+        if (count < found.ties) gk_cut_ties(&all, &p, count, room, tmp);
         k = p;
     }
     return k;
@@ -179,11 +317,12 @@ GK_KERNEL(logits_process)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_t, y
 {
     GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_OUT(gk_t, y);
     GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_LOCAL gk_f room[GK_BLOCK * GK_LOOK_BINS];
     for (gk_i64 row = gk_bid(0); row < rows; row += gk_nblocks(0)) {
         gk_logits l;
         gk_kept k;
         l.logits = logits; l.wide = wide; l.first = row * vocab; l.n = vocab; l.scale = scale; l.min_p = min_p;
-        k = gk_row_kept(&l, top_k, top_p, tmp);
+        k = gk_row_kept(&l, top_k, top_p, room, tmp);
         for (gk_i64 i = gk_lid(); i < vocab; i += GK_BLOCK) {
             gk_f x = gk_logit(&l, i);
             gk_store(y, l.first + i, gk_is_kept(&l, &k, x, i) ? x * scale : -GK_INF);
@@ -198,15 +337,13 @@ GK_FN gk_f gk_sections(const gk_logits* l, gk_i64 width, gk_f sums[GK_SAMPLE_DIG
     GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) {
         gk_i64 end = (d + 1) * width < l->n ? (d + 1) * width : l->n;
         gk_f m = -GK_INF, s = GK_R(0.0);
-        for (gk_i64 i = d * width + gk_lid(); i < end; i += GK_BLOCK) {
-            gk_f x = gk_logit(l, i);
-            if (x > m) {
-                s = s * gk_power(l, m, x) + GK_R(1.0);
-                m = x;
-            } else {
-                s += gk_power(l, x, m);
-            }
-        }
+        GK_EACH_LOGIT(l, d * width, end, x, i, {
+            gk_f above = x > m ? x : m;
+            /* Of the two powers one is 1. */
+            gk_f p = gk_power(l, x > m ? m : x, above);
+            s = x > m ? s * p + GK_R(1.0) : s + p;
+            m = above;
+        })
         tops[d] = gk_block_max(m, tmp);
         sums[d] = gk_block_sum(s * gk_power(l, m, tops[d]), tmp);
         top = gk_max(top, tops[d]);
@@ -227,10 +364,7 @@ GK_FN gk_i64 gk_draw(const gk_logits* l, const gk_kept* k, gk_f u, gk_f sums[GK_
             gk_i64 end = lo + (d + 1) * width < hi ? lo + (d + 1) * width : hi;
             gk_f s = GK_R(0.0);
             if (level > 0 || !known) {
-                for (gk_i64 i = lo + d * width + gk_lid(); i < end; i += GK_BLOCK) {
-                    gk_f x = gk_logit(l, i);
-                    if (gk_is_kept(l, k, x, i)) s += gk_power(l, x, k->top);
-                }
+                GK_EACH_LOGIT(l, lo + d * width, end, x, i, s += gk_weight(l, k, x, i, GK_BY_POWER);)
                 sums[d] = gk_block_sum(s, tmp);
             }
         }
@@ -260,6 +394,7 @@ GK_KERNEL(logits_sample)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_i64, m
 {
     GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(gk_i64, ids);
     GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_LOCAL gk_f room[GK_BLOCK * GK_LOOK_BINS];
     for (gk_i64 row = gk_bid(0); row < rows; row += gk_nblocks(0)) {
         gk_logits l;
         gk_kept k;
@@ -282,7 +417,7 @@ GK_KERNEL(logits_sample)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_i64, m
                 k.last = vocab - 1;
                 k.top = gk_sections(&l, (vocab + GK_SAMPLE_DIGITS - 1) / GK_SAMPLE_DIGITS, sums, tmp);
             } else {
-                k = gk_row_kept(&l, top_k, top_p, tmp);
+                k = gk_row_kept(&l, top_k, top_p, room, tmp);
             }
             id = gk_draw(&l, &k, u, sums, all, tmp);
         }

@@ -69,7 +69,17 @@ GK_KERNEL(triangle)(GK_IN(gk_t, x), GK_IN(int, info), GK_IN(gk_t, power), GK_OUT
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, info); GK_BIND_IN(gk_t, power); GK_BIND_OUT(gk_t, y);
     for (gk_i64 e = gk_gid(); e < total; e += gk_gsize()) {
-        gk_i64 c = e % cols, r = e / cols % rows, m = e / cols / rows;
+        gk_i64 c, r, m;
+        if (total <= 0x7fffffff) {
+            gk_u32 line = (gk_u32)e / (gk_u32)cols;
+            c = (gk_u32)e - line * (gk_u32)cols;
+            m = line / (gk_u32)rows;
+            r = line - m * rows;
+        } else {
+            c = e % cols;
+            r = e / cols % rows;
+            m = e / cols / rows;
+        }
         gk_matrix mx = gk_matrix_of(sx, m);
         gk_f v = GK_R(0.0);
         int inside = keep == 2 || (keep == 0 ? c <= r : c >= r);

@@ -14,7 +14,7 @@ use trefoil::GpuError;
 use trefoil::ops::random::Rng;
 
 use crate::core::error::{NnError, Result, invalid};
-use crate::core::tensor::{Device, Operand, Tensor, contiguous, same_handle};
+use crate::core::tensor::{Device, Operand, Tensor, contiguous, same_handle, set_recording};
 
 /// Positions of a step at most.
 pub(crate) const CELLS: usize = 1024;
@@ -156,6 +156,7 @@ pub(crate) struct Positions(());
 impl Drop for Positions {
     fn drop(&mut self) {
         RECORDING.with(|r| *r.borrow_mut() = None);
+        set_recording(None);
     }
 }
 
@@ -177,10 +178,11 @@ impl Positions {
     /// Gives the streams that are drawn from cells of `cells`.
     pub(crate) fn record(cells: &Arc<Cells>) -> Result<Self> {
         refuse("capture", "a step is being recorded by this thread")?;
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        set_recording(Some(NEXT.fetch_add(1, Ordering::Relaxed)));
         let cells = cells.clone();
-        RECORDING.with(|r| {
-            *r.borrow_mut() = Some(Recording { cells, drawn: vec![], hooks: vec![], open: 0, shared: false })
-        });
+        let recording = Recording { cells, drawn: vec![], hooks: vec![], open: 0, shared: false };
+        RECORDING.with(|r| *r.borrow_mut() = Some(recording));
         Ok(Positions(()))
     }
 

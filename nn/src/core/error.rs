@@ -21,6 +21,8 @@ pub enum At {
     Byte(u64),
     /// Item of an array or a stream, from 0.
     Item(u64),
+    /// Line of a text, from 1.
+    Line(u64),
     /// A named part: a tensor, an array of an archive.
     Entry(String),
 }
@@ -31,6 +33,7 @@ impl fmt::Display for At {
             At::File => f.write_str("the file"),
             At::Byte(n) => write!(f, "byte {n}"),
             At::Item(n) => write!(f, "item {n}"),
+            At::Line(n) => write!(f, "line {n}"),
             At::Entry(name) => write!(f, "`{name}`"),
         }
     }

@@ -1,5 +1,9 @@
 //! Distances and similarities of vectors.
 
+mod search;
+
+pub use self::search::ProductQuantizer;
+
 use trefoil::ops::distance::{CdistBwd, Similarity, SimilarityBwd};
 
 use crate::core::autograd::{BackwardCtx, Saved, out};

@@ -2,11 +2,14 @@
 //!
 //! Complex tensors hold pairs (real, imaginary) along a last axis of 2, as `torch.view_as_real` gives them; axes count without it.
 
+mod complex;
+
 use trefoil::DType;
 use trefoil::ops::conv::Conv;
 use trefoil::ops::fourier::Fft;
 use trefoil::ops::shape::PadMode;
 
+use self::complex::complex_rank;
 use crate::core::autograd::BackwardCtx;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, axes, is_trial, same_device};
@@ -96,19 +99,6 @@ impl Transform {
                 cx.give(0, dx)
             }
         }))
-    }
-}
-
-/// Rank without the pairs' axis.
-fn complex_rank(op: &'static str, x: &Tensor) -> Result<usize> {
-    match x.shape() {
-        [rest @ .., 2] if !rest.is_empty() => Ok(rest.len()),
-        s => Err(invalid(
-            op,
-            "x",
-            "pairs (real, imaginary) along the last of two or more axes",
-            format!("{s:?}"),
-        )),
     }
 }
 
@@ -280,19 +270,6 @@ impl Tensor {
         let places = axes(op, over, self.rank())?;
         let shifts: Vec<isize> = places.iter().map(|&a| by(self.shape()[a])).collect();
         self.roll(&shifts, over)
-    }
-
-    /// Products of complex numbers `[.., 2]`, broadcast. Source `torch.mul` of complex tensors. Errors: `Invalid` without pairs, for shapes that do
-    /// not broadcast.
-    pub fn complex_mul(&self, other: &Tensor) -> Result<Tensor> {
-        const OP: &str = "complex_mul";
-        same_device(OP, self, other)?;
-        complex_rank(OP, self)?;
-        complex_rank(OP, other)?;
-        let part = |t: &Tensor, i: usize| t.select(-1, i);
-        let ([a, b], [c, d]) = ([part(self, 0)?, part(self, 1)?], [part(other, 0)?, part(other, 1)?]);
-        let (re, im) = (a.mul(&c)?.sub(&b.mul(&d)?)?, a.mul(&d)?.add(&b.mul(&c)?)?);
-        Tensor::stack(-1, &[&re, &im])
     }
 
     /// Transforms of windowed frames of real signals `[.., T]`: complex `[.., bins, frames, 2]`. `window` has at most `n_fft` elements and is centred

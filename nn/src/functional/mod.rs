@@ -2,12 +2,14 @@
 
 mod activation;
 mod attention;
+mod audio;
 mod conv;
 pub(crate) mod derivatives;
 mod distance;
 mod einsum;
 mod elementwise;
 mod embedding;
+mod field;
 mod fourier;
 mod gemm;
 mod graph;
@@ -34,15 +36,19 @@ mod state_space;
 
 pub(crate) use self::attention::packed_heads;
 pub use self::attention::{PagedCache, ScaledDotProductAttention};
+pub use self::audio::{MelFilterbank, MelScale, Resample, ResampleOptions, ResampleWindow, Spectrogram};
+pub use self::distance::ProductQuantizer;
 pub use self::einsum::{EinsumPath, EinsumStep};
 pub(crate) use self::elementwise::arithmetic::broadcast;
 pub(crate) use self::elementwise::radial::Radial;
 pub use self::embedding::{BagMode, EmbeddingBag};
+pub use self::field::{GaussianImage, ProjectedGaussians, VolumeRendering};
 pub use self::fourier::{FftNorm, Stft};
 pub use self::graph::{Graph, Groups};
 pub(crate) use self::index::range::check_values;
 pub use self::language_model::LinearCrossEntropyLoss;
-pub use self::linalg::LuFactors;
+pub use self::linalg::{LdlFactors, LuFactors, MatrixNorm};
+pub(crate) use self::mesh::edges_of as mesh_edges;
 pub use self::mesh::{HeatOperator, LaplacianWeights, Mesh, TriangleMesh};
 pub use self::moe::MoeRouting;
 pub use self::norm::{BatchNormStats, RunningStats};
@@ -53,5 +59,5 @@ pub(crate) use self::rnn::{check_lengths, steps_to_run};
 pub use self::scan::Spacing;
 #[cfg(feature = "loom")]
 pub(crate) use self::softmax::sparsemax_support;
-pub use self::sort::{QuantileInterpolation, Unique};
+pub use self::sort::{Histogram, QuantileInterpolation, Unique};
 pub use self::state_space::SelectiveScanOptions;

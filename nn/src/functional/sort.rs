@@ -1,8 +1,10 @@
 //! Order and running sums: sort, top-k, search, prefix sums, segments.
 
+mod histogram;
 mod order;
 mod unique;
 
+pub use self::histogram::Histogram;
 pub use self::order::QuantileInterpolation;
 pub use self::unique::Unique;
 

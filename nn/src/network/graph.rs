@@ -24,7 +24,7 @@ pub struct Network {
     /// Positions of layers in the order in which they run, and the layers whose outputs are not read afterwards.
     order: Vec<(usize, Vec<usize>)>,
     outputs: Vec<(String, Source)>,
-    /// The inputs of a network on the nodes of one graph.
+    /// The inputs of a network on the nodes of one graph, or on meshes.
     fixed: Option<Vec<Tensor>>,
     adapters: Option<Adapters>,
 }
@@ -46,7 +46,7 @@ impl Network {
     /// the device.
     pub fn new(cx: &InitContext, config: &NetworkConfig) -> Result<Self> {
         let inputs = Plan::new(config, "")?.trial_inputs(cx.param_dtype());
-        Self::make(cx, config, "", inputs.as_deref())
+        Self::make(cx, config, "", inputs.as_deref(), None)
     }
 
     /// As [`new`](Self::new) for inputs (in the order of their names) whose items have these shapes and element types, and a network that
@@ -58,12 +58,12 @@ impl Network {
         items: &[(&[usize], DType)],
     ) -> Result<Self> {
         let items: Vec<Item> = items.iter().map(|(s, d)| (s.to_vec(), *d)).collect();
-        Self::make(cx, config, path, Some(&batches(&items)))
+        Self::make(cx, config, path, Some(&batches(&items)), None)
     }
 
-    /// As [`for_items`](Self::for_items), as a function of the nodes of one graph: the inputs (features of all nodes, edges and so on) are
-    /// these from now on, and a call takes ids of nodes, i32 or i64 `[n]`, to their rows of the outputs. Errors: also an input that is
-    /// not there; what is there and no input is left out.
+    /// As [`for_items`](Self::for_items), as a function of the nodes of one graph, or of meshes: the inputs (features of all nodes, edges and so
+    /// on) are these from now on, and a call takes ids of nodes, or of meshes, i32 or i64 `[n]`, to their rows of the outputs. Errors: also an
+    /// input that is not there; what is there and no input is left out.
     pub fn on_nodes(
         cx: &InitContext,
         config: &NetworkConfig,
@@ -73,23 +73,34 @@ impl Network {
         let find = |name: &str| {
             inputs.iter().find(|(n, _)| *n == name).map(|(_, t)| t.detach()).ok_or_else(|| {
                 let known: Vec<&str> = inputs.iter().map(|(n, _)| *n).collect();
-                let what = format!("expected an input of the graph ({}), got `{name}`", known.join(", "));
+                let what = format!("expected an input of the data ({}), got `{name}`", known.join(", "));
                 NnError::config(join(path, &format!("inputs.{name}")), what)
             })
         };
         let plan = Plan::new(config, path)?;
         let fixed = plan.inputs.iter().map(|(name, _)| find(name)).collect::<Result<Vec<_>>>()?;
         let shapes: Vec<Item> = fixed.iter().map(|t| (t.shape().to_vec(), t.dtype())).collect();
-        Ok(Network { fixed: Some(fixed), ..Self::make(cx, config, path, Some(&shapes))? })
+        let network = Self::make(cx, config, path, Some(&shapes), Some(&fixed))?;
+        Ok(Network { fixed: Some(fixed), ..network })
     }
 
-    fn make(cx: &InitContext, config: &NetworkConfig, path: &str, inputs: Option<&[Item]>) -> Result<Self> {
+    /// For inputs of these shapes, if they are known; `given` are the inputs, if those are.
+    fn make(
+        cx: &InitContext,
+        config: &NetworkConfig,
+        path: &str,
+        inputs: Option<&[Item]>,
+        given: Option<&[Tensor]>,
+    ) -> Result<Self> {
         let (_, state) = Plan::dry_run(config, path, cx.param_dtype(), inputs)?;
         let network = Self::of(cx, Plan::new(config, path)?)?;
         if let Some(inputs) = inputs
             && network.named_state().len() < state
         {
-            network.make_lazy_parameters(&zeros(cx.device(), inputs)?)?;
+            match given {
+                Some(x) => network.make_lazy_parameters(x)?,
+                None => network.make_lazy_parameters(&zeros(cx.device(), inputs)?)?,
+            }
         }
         Ok(network)
     }
@@ -266,13 +277,13 @@ impl Layer for Network {
         }
     }
 
-    /// The inputs in the order of their names to the outputs; on the nodes of a graph, `[ids]` to their rows of the outputs. Errors: another
+    /// The inputs in the order of their names to the outputs; on the nodes of a graph, or on meshes, `[ids]` to their rows of the outputs. Errors: another
     /// number of inputs, shapes that do not fit ([`NnError::Layer`](crate::NnError::Layer)).
     fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         match (&self.fixed, inputs) {
             (None, _) => self.evaluate(inputs),
             (Some(fixed), [ids]) => self.evaluate(fixed)?.iter().map(|y| y.index_select(0, ids)).collect(),
-            _ => Err(invalid("Network", "inputs", "the ids of nodes", format!("{} tensors", inputs.len()))),
+            _ => Err(invalid("Network", "inputs", "the ids of items", format!("{} tensors", inputs.len()))),
         }
     }
 

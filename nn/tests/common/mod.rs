@@ -1,6 +1,7 @@
 //! Helpers of the tests.
 #![allow(dead_code, missing_docs)]
 
+pub(crate) mod calls;
 pub(crate) mod everywhere;
 pub(crate) mod layers;
 pub(crate) mod runs;

@@ -30,6 +30,10 @@ def blocked(mask):
     return torch.zeros(mask.shape, dtype=torch.float64).masked_fill(mask, BLOCKED)
 
 
+# The second query sees no key: its row of the mask is -inf.
+EMPTY_ROW = torch.tensor([[0.5, BLOCKED, -1.0], [BLOCKED, BLOCKED, BLOCKED], [0.0, 0.25, BLOCKED]]).double()
+
+
 class Attention(nn.Module):
     """Single-head attention with projections."""
 
@@ -46,7 +50,7 @@ class Attention(nn.Module):
             q, k, v = q[None], k[None], v[None]
         bias = torch.zeros(q.shape[0], q.shape[1], k.shape[1], dtype=q.dtype)
         if attn_mask is not None:
-            m = attn_mask
+            m = attn_mask[:, 0] if attn_mask.dim() == 4 else attn_mask
             bias = bias + (
                 m if m.is_floating_point() else torch.zeros_like(m, dtype=q.dtype).masked_fill(m.bool(), BLOCKED)
             )
@@ -99,6 +103,10 @@ def single_head(s):
     case(
         "row_without_keys", 3, 3, {"query": (2, 2, 3), "context": (2, 3, 3), "key_padding_mask": padding(0, 2, of=3)}
     )
+    masked = {"query": (2, 3, 4), "context": (2, 5, 4), "attn_mask": (2, 1, 3, 5)}
+    case("float_mask_of_samples_padding", 4, 3, {**masked, "key_padding_mask": padding(5, 2, of=5)})
+    case("causal_context_float_mask", 4, 3, {**masked, "attn_mask": (3, 5)}, args={"is_causal": True})
+    case("float_mask_row_without_keys", 3, 2, {"query": (2, 3, 3), "attn_mask": EMPTY_ROW})
 
 
 class Mha(nn.Module):
@@ -248,6 +256,9 @@ def grouped(s):
         training=False,
         dropout=0.25,
     )
+    masked = {"query": (2, 3, 8), "key": (2, 5, 8), "attn_mask": (3, 5)}
+    case("grouped_causal_cross_float_mask", 8, 4, 2, masked, {"is_causal": True})
+    case("grouped_float_mask_row_without_keys", 8, 4, 1, {"query": (2, 3, 8), "attn_mask": EMPTY_ROW})
 
 
 def multi_head(s):
@@ -313,9 +324,7 @@ def multi_head(s):
     )
     causal = {"is_causal": True}
     case(mha, "causal_cross_float_mask", 4, 2, {"query": (2, 3, 4), "key": (2, 5, 4), "attn_mask": (3, 5)}, causal)
-    # The second query sees no key: its row of the mask is -inf.
-    row = torch.tensor([[0.5, BLOCKED, -1.0], [BLOCKED, BLOCKED, BLOCKED], [0.0, 0.25, BLOCKED]])
-    case(mha, "float_mask_row_without_keys", 4, 2, {"query": (2, 3, 4), "attn_mask": row.double()})
+    case(mha, "float_mask_row_without_keys", 4, 2, {"query": (2, 3, 4), "attn_mask": EMPTY_ROW})
     # Scores in the tens: many rows of the softmax are nearly one-hot.
     case(mha, "large_scores", 6, 2, {"query": lambda g: 4 * torch.randn(2, 4, 6, generator=g, dtype=torch.float64)})
     case(mha, "alibi", 8, 4, {"query": (2, 3, 8)}, alibi=True)
@@ -328,6 +337,8 @@ def multi_head(s):
     case(own, "no_out_proj", 4, 2, {"query": (2, 3, 4)}, out_proj=False)
     case(own, "padding_unbatched_no_mask", 6, 2, {"query": (3, 6)}, training=False, dropout=0.2)
     case(own, "masks", 4, 2, {"query": (2, 4, 4), "attn_mask": (4, 4), "key_padding_mask": padding(3, 4, of=4)})
+    case(own, "causal_float_mask_of_heads", 4, 2, {"query": (2, 3, 4), "attn_mask": (2, 2, 3, 3)}, causal)
+    case(own, "float_mask_row_without_keys", 4, 2, {"query": (2, 3, 4), "attn_mask": EMPTY_ROW})
 
 
 class CrossAttention(nn.Module):
@@ -344,12 +355,13 @@ class CrossAttention(nn.Module):
         c = x if context is None else (context[None] if single else context)
         split = lambda t: t.unflatten(-1, (self.h, -1)).transpose(1, 2)
         q, k, v = split(self.to_q(x)), split(self.to_k(c)), split(self.to_v(c))
-        seen = None if attn_mask is None else ~attn_mask.bool()
+        bias = torch.zeros(q.shape[2], k.shape[2], dtype=q.dtype)
+        if attn_mask is not None:
+            bias = bias + (attn_mask if attn_mask.is_floating_point() else blocked(attn_mask.bool()))
         if key_padding_mask is not None:
-            keys = ~key_padding_mask.bool()[:, None, None, :]
-            seen = keys if seen is None else seen & keys
+            bias = bias + blocked(key_padding_mask.bool())[:, None, None, :]
         k, v = (t.expand(q.shape[0], *t.shape[1:]) for t in (k, v))
-        o = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        o = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         y = self.to_out(o.transpose(1, 2).flatten(2))
         if query.dim() == 4:
             return y.transpose(1, 2).unflatten(2, query.shape[2:])
@@ -389,6 +401,9 @@ def cross(s):
             "key_padding_mask": padding(4, 3, of=4),
         },
     )
+    masked = {"query": (2, 2, 4), "context": (2, 3, 3), "attn_mask": (2, 2, 2, 3)}
+    case("float_mask_of_heads_padding", 4, 3, 2, {**masked, "key_padding_mask": padding(3, 1, of=3)})
+    case("float_mask_row_without_keys", 4, 3, 2, {**masked, "query": (2, 3, 4), "attn_mask": EMPTY_ROW})
 
 
 def attention():
@@ -433,6 +448,7 @@ def encoder(s):
     case("no_bias_pre_norm", (2, 3, 4), bias=False, norm_first=True, nhead=1)
     case("padding_eval", (2, 4, 4), masks={"src_key_padding_mask": padding(2, 4, of=4)}, training=False, dropout=0.3)
     case("float_mask", (2, 3, 4), masks={"src_mask": (3, 3)}, dim_feedforward=3)
+    case("float_mask_row_without_keys", (2, 3, 4), masks={"src_mask": EMPTY_ROW})
 
 
 MEMORY_MASK = torch.tensor([[0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 0, 0]]).bool()
@@ -475,6 +491,9 @@ def decoder(s):
         masks={"tgt_key_padding_mask": padding(3, 2, of=3), "memory_key_padding_mask": padding(1, 4, of=4)},
     )
     case("unbatched_both_causal_no_bias", (4, 4), (4, 4), args={**causal, "memory_is_causal": True}, bias=False)
+    case("causal_longer_memory", (2, 3, 4), (2, 5, 4), args={**causal, "memory_is_causal": True})
+    case("causal_shorter_memory", (2, 5, 4), (2, 3, 4), args={**causal, "memory_is_causal": True}, norm_first=True)
+    case("float_mask_of_memory_without_keys", (2, 3, 4), (2, 3, 4), args=causal, masks={"memory_mask": EMPTY_ROW})
 
 
 class Decoder(nn.Module):
@@ -537,6 +556,7 @@ def single_head_decoder(s):
         training=False,
     )
     case("masks", (2, 4, 4), (2, 3, 4), 2, 3, masks={"tgt_mask": (4, 4), "memory_mask": MEMORY_MASK})
+    case("float_mask_without_keys", (2, 3, 4), (2, 3, 4), 2, 6, args=causal, masks={"memory_mask": EMPTY_ROW})
     case("unbatched_lazy_eps", (3, 4), (2, 4), 5, 4, lazy=True, layer_norm_eps=1e-2)
 
 

@@ -28,6 +28,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
     ViTConfig,
     ViTForImageClassification,
 )
@@ -335,6 +337,31 @@ def lstm():
     return s
 
 
+def mamba():
+    s = Suite("mamba")
+
+    def case(label, shape, **config):
+        model = MambaForCausalLM(MambaConfig(**config, pad_token_id=0, bos_token_id=0, eos_token_id=0))
+        vocab = config["vocab_size"]
+        s.case(label, config, model, {"ids": (vocab, shape)}, prompt=(vocab, (2, 3), 6))
+
+    case("two_blocks_tied", (2, 9), vocab_size=20, hidden_size=16, state_size=4, num_hidden_layers=2)
+    case(
+        "wide_inner",
+        (1, 12),
+        vocab_size=13,
+        hidden_size=8,
+        state_size=3,
+        num_hidden_layers=2,
+        expand=3,
+        conv_kernel=2,
+        time_step_rank=3,
+        tie_word_embeddings=False,
+        layer_norm_epsilon=0.1,
+    )
+    return s
+
+
 def presets():
     models = {
         "gpt2": (GPT2LMHeadModel, GPT2Config()),
@@ -366,6 +393,7 @@ def presets():
             ),
         ),
     }
+    models["mamba-130m"] = (MambaForCausalLM, MambaConfig(vocab_size=50280, num_hidden_layers=24))
     lists = {}
     for name, (kind, config) in models.items():
         with torch.device("meta"):
@@ -378,7 +406,7 @@ def presets():
     (FOLDER / "models-presets.json").write_text(f"{{\n{text}\n}}\n")
 
 
-MODELS = (gpt2, llama, bert, vit, lstm)
+MODELS = (gpt2, llama, bert, vit, lstm, mamba)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -1,5 +1,5 @@
-"""Writes operators.json beside this file: calls of PyTorch's operators with values, gradients and edge cases. `python operators.py`, with PyTorch;
-everything is float64, from inputs that float32 holds exactly.
+"""Writes operators.json beside this file: calls of PyTorch's operators with values, gradients and edge cases. `python operators.py`, with PyTorch and
+mpmath; everything is float64, from inputs that float32 holds exactly.
 
 A list of cases:
 
@@ -15,6 +15,7 @@ import math
 import pathlib
 import zlib
 
+import mpmath
 import torch
 import torch.nn.functional as F
 
@@ -72,6 +73,13 @@ def case(op, f, *inputs, grad=True, open=(), **args):
     lists = {"inputs": inputs, "outputs": outputs, "dout": dout, "din": din}
     args = {k: number(v) if isinstance(v, float) else v for k, v in args.items()}
     CASES.append({"op": op, "args": args, **{k: [entry(x) for x in v] for k, v in lists.items()}})
+
+
+def write(name):
+    lines = ",\n".join(json.dumps(c) for c in CASES)
+    path = pathlib.Path(__file__).with_name(name)
+    path.write_text(f"[\n{lines}\n]\n")
+    print(f"{path.name}: {len(CASES)} cases, {len({c['op'] for c in CASES})} operators, {path.stat().st_size // 1024} KiB")
 
 
 def running():
@@ -367,10 +375,103 @@ def products():
         case("matrix_power", lambda x, n: torch.linalg.matrix_power(x, n), (2, 2, 2), grad=n != 0, n=n)
 
 
+def spectral():
+    la = torch.linalg
+    # Gradients of inverses grow with the square of the condition.
+    square = t([3.0, 0.5, -1.0], [0.25, 2.0, 0.5], [-0.5, 1.0, -2.5])
+    for shape in ((2, 4, 3), (3, 4), (3, 3)):
+        # The signs of vectors are open.
+        factors = lambda x: [f.square() if f.dim() == x.dim() else f for f in la.svd(x, full_matrices=False)]
+        case("svd", factors, shape)
+        case("svdvals", la.svdvals, shape)
+        case("pinv", la.pinv, square if shape == (3, 3) else shape)
+        case("matrix_rank", la.matrix_rank, shape, grad=False)
+        for ord in ("fro", "nuc", 2, -2, 1, -1, "inf", "-inf"):
+            norm = lambda x, ord, keepdim, f=la.matrix_norm: f(x, ord=float(ord) if "inf" in str(ord) else ord, keepdim=keepdim)
+            case("matrix_norm", norm, shape, ord=ord, keepdim=ord == 1)
+    for ord in ("fro", "nuc", 2, -2, 1, -1, "inf", "-inf"):
+        p = float(ord) if "inf" in str(ord) else ord
+        # PyTorch's own cond of these has no backward.
+        cond = la.cond if ord in (2, -2) else lambda x, p: la.matrix_norm(x, ord=p) * la.matrix_norm(la.inv(x), ord=p)
+        case("cond", lambda x, ord: cond(x, p=p), (2, 3, 3), ord=ord)
+    singular = t([[1.0, 2.0, 0.5], [2.0, 4.0, 1.0], [0.0, 1.0, -3.0]], [[0.0, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.0]])
+    case("cond", lambda x, ord: la.cond(x, p=ord), singular, grad=False, ord="fro")
+    case("matrix_rank", la.matrix_rank, singular, grad=False)
+    case("matrix_rank", la.matrix_rank, singular, grad=False, atol=0.6)
+    case("matrix_rank", la.matrix_rank, singular, grad=False, rtol=0.5)
+    case("pinv", la.pinv, singular, rtol=1e-5)
+    case("pinv", la.pinv, torch.eye(3) * 0.5)
+
+
+def special():
+    sp = torch.special
+    case("erfcx", sp.erfcx, t(-3.0, -0.5, 0.0, 0.25, 2.0, 30.0, 500.0))
+    case("log_ndtr", sp.log_ndtr, t(-40.0, -5.0, -1.0, -0.5, 0.0, 2.0, 7.0))
+    case("ndtri", sp.ndtri, t(1e-12, 0.001, 0.09375, 0.25, 0.5, 0.75, 0.984375))
+    ends = t(-INF, -1.0, 0.0, 1.0, 2.0, INF, NAN)
+    for name in ("erfcx", "log_ndtr", "ndtri"):
+        case(name, getattr(sp, name), ends, grad=False)
+    both = t(-30.0, -7.0, -0.5, 0.0, 0.25, 3.0, 8.0, 8.5, 40.0)
+    case("spherical_bessel_j0", sp.spherical_bessel_j0, both, grad=False)
+    positive = t(-1.0, 0.0, 0.0625, 0.75, 2.0, 2.5, 8.0, 9.0, 40.0, INF)
+    # PyTorch's have 9 digits beyond x = 5.
+    exact = lambda f, order: lambda x: torch.tensor([float(f(order, v)) for v in x.tolist()])
+    for order in (0, 1):
+        case(f"bessel_j{order}", exact(mpmath.besselj, order), both, grad=False)
+        case(f"bessel_y{order}", exact(mpmath.bessely, order), positive[2:-1], grad=False)
+        case(f"bessel_y{order}", getattr(sp, f"bessel_y{order}"), positive[:2], grad=False)
+    for name in ("modified_bessel_k0", "modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1"):
+        case(name, getattr(sp, name), positive, grad=False)
+
+
+def bins():
+    places = t([[0.1, 0.9, 0.4], [0.5, 0.3, 0.7]])
+    fractional = lambda x, u, kernel_size, output_size: F.fractional_max_pool3d(
+        x, kernel_size, output_size, return_indices=True, _random_samples=u.detach())
+    for shape, kernel, out in (((1, 2, 5, 6, 4), [2, 2, 2], [3, 2, 2]), ((1, 2, 4, 4, 5), [2, 3, 1], [1, 1, 4])):
+        case("fractional_max_pool3d", fractional, shape, places, kernel_size=kernel, output_size=out)
+    rows = ints(3, 1, 2, 3, 1, 2, 0, 5, 5, 3, 1, 2, 0, 5, 4).reshape(5, 3)
+    several = {"return_inverse": True, "return_counts": True}
+    deep = rows.reshape(5, 1, 3).expand(5, 2, 3).contiguous()
+    for x, dim in ((rows, 0), (rows, 1), (deep, -3), (t([0.5, -1.0], [0.5, -1.0]), 0), (ints().reshape(0, 3), 0)):
+        case("unique_dim", lambda x, dim: torch.unique(x, dim=dim, **several), x, grad=False, dim=dim)
+        if x.numel():
+            follow = lambda x, dim: torch.unique_consecutive(x, dim=dim, **several)
+            case("unique_consecutive_dim", follow, x, grad=False, dim=dim)
+    x, w = (3, 4), (3, 4)
+    h = lambda x, w, bins, range, density: torch.histogram(x, bins, range=range, weight=w, density=density)
+    case("histogram", lambda x, bins, density: torch.histogram(x, bins, density=density), x, grad=False, bins=5, density=False)
+    case("histogram", lambda x, w, **k: h(x, w, **k), x, w, grad=False, bins=4, range=[-1.0, 1.5], density=True)
+    case("histogram", lambda x, bins, density: torch.histogram(x, bins, density=density), t(2.0, 2.0), grad=False, bins=3, density=True)
+    edges = t(-1.5, -0.25, 0.0, 1.75)
+    of_edges = lambda x, e, density: torch.histogram(x, e, density=density)[0]
+    case("histogram_of_edges", of_edges, x, edges, grad=False, density=False)
+    case("histogram_of_edges", of_edges, t(-1.5, -0.25, 0.0, 1.75, 2.0, -2.0), edges, grad=False, density=True)
+    flat = lambda y: [y.hist, *y.bin_edges]
+    case("histogramdd", lambda x, bins, density: flat(torch.histogramdd(x, bins, density=density)), (9, 2), grad=False, bins=[3, 2], density=False)
+    sides = (t(-1.5, 0.0, 0.5, 1.75), t(-2.0, 0.25, 1.0))
+    of_edges = lambda x, a, b, density: torch.histogramdd(x, [a, b], density=density).hist
+    case("histogramdd_of_edges", of_edges, (9, 2), *sides, grad=False, density=False)
+    dd = lambda x, w, bins, range, density: flat(torch.histogramdd(x, bins, range=range, weight=w, density=density))
+    case("histogramdd", dd, (2, 5, 2), (2, 5), grad=False, bins=[2, 4], range=[-1.0, 1.0, -2.0, 1.0], density=True)
+
+
+def gammas():
+    exactly = lambda f: lambda *x: torch.tensor([float(f(*v)) for v in zip(*(y.tolist() for y in x))])
+    case("airy_ai", exactly(mpmath.airyai), t(-INF, -30.0, -7.0, -0.5, 0.0, 0.25, 3.0, 8.0, 8.5, 40.0, INF), grad=False)
+    case("airy_ai", torch.special.airy_ai, t(NAN), grad=False)
+    shape, place = t(0.0078125, 0.5, 0.75, 3.0, 3.0, 25.0, 300.0, 1000.0), t(0.5, 0.25, 1.25, 1.0, 7.5, 20.0, 310.0, 500.0)
+    low = lambda a, x: mpmath.gammainc(a, 0, x, regularized=True)
+    case("igamma", exactly(low), shape, place, grad=False)
+    case("igammac", exactly(lambda a, x: mpmath.gammainc(a, x, mpmath.inf, regularized=True)), shape, place, grad=False)
+    edges = t(0.0, 0.0, 2.0, INF, 3.0, INF, -1.0, 2.0, NAN), t(0.0, 2.0, 0.0, 3.0, INF, INF, 2.0, -1.0, 1.0)
+    for name in ("igamma", "igammac"):
+        case(name, getattr(torch, name), *edges, grad=False)
+        slope = getattr(torch, name)
+        case(name + "_of_3.5", lambda x, slope=slope: slope(t(3.5), x), t(0.0, 0.25, 3.0, 5.5, 40.0))
+
+
 if __name__ == "__main__":
-    for family in (running, statistics, order, counts, bags, windows, pointwise, by_index, arrangement, products):
+    for family in (running, statistics, order, counts, bags, windows, pointwise, by_index, arrangement, products, spectral, special, bins, gammas):
         family()
-    lines = ",\n".join(json.dumps(c) for c in CASES)
-    path = pathlib.Path(__file__).with_name("operators.json")
-    path.write_text(f"[\n{lines}\n]\n")
-    print(f"{path.name}: {len(CASES)} cases, {len({c['op'] for c in CASES})} operators, {path.stat().st_size // 1024} KiB")
+    write("operators.json")

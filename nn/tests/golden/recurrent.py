@@ -83,6 +83,8 @@ def one_direction(s, entry):
     )
     stacked = {n: (2, *shape) for n, shape in initial(3, 2).items()}
     case("two_layers_initial_lengths", 3, 2, {"x": (3, 4, 3), **stacked, "lengths": torch.tensor([4, 1, 3])}, num_layers=2)
+    deep = {n: (3, *shape) for n, shape in initial(0, 2).items()}
+    case("three_layers_unbatched_initial", 3, 2, {"x": (4, 3), **deep}, num_layers=3, bias=False)
     if entry == "recurrent":
         case("relu", 3, 4, {"x": (2, 5, 3), "h0": (2, 4)}, nonlinearity="relu")
         case(
@@ -142,6 +144,12 @@ def bidirectional(s):
         {"x": (2, 3, 3), "h0": (4, 2, 2), "c0": (4, 2, 2), "lengths": torch.tensor([2, 3])},
         num_layers=2,
     )
+
+    shorter = torch.tensor([1, 4, 3])
+    case("two_layers_last_of_lengths", "gru", 3, 2, {"x": (3, 4, 3), "lengths": shorter}, num_layers=2, return_sequences=False)
+    inputs = {"x": (3, 4, 2), "h0": (6, 3, 2), "lengths": shorter}
+    case("three_layers_initial_lengths", "recurrent", 2, 2, inputs, num_layers=3)
+    case("two_layers_initial", "gru", 2, 3, {"x": (2, 3, 2), "h0": (4, 2, 3)}, num_layers=2, bias=False)
 
     class Unlike(nn.Module):
         """A GRU forward and an Elman network backward."""

@@ -20,8 +20,8 @@ use trefoil_nn::{
 
 use crate::common::{cpu, devices, f32s, id, noise, steps_on};
 
-/// The devices that record.
-fn recording() -> Vec<Device> {
+/// The devices that make one kernel of several calls.
+fn fusing() -> Vec<Device> {
     devices().into_iter().filter(|d| id(d) != id(&cpu())).collect()
 }
 
@@ -110,7 +110,7 @@ fn train(d: &Device, capture: bool, steps: usize) -> (Vec<Vec<u8>>, State, Captu
 
 #[test]
 fn a_hundred_recorded_steps_equal_plain_ones_bit_for_bit() {
-    for d in recording() {
+    for d in devices() {
         let steps = steps_on(&d, 100, 40);
         let (plain, recorded) = (train(&d, false, steps), train(&d, true, steps));
         println!("{}: {:?}", id(&d), recorded.2);
@@ -130,9 +130,49 @@ fn a_hundred_recorded_steps_equal_plain_ones_bit_for_bit() {
     }
 }
 
+/// Twelve layers with dropout, two inputs for the loss: losses and state after some steps that are recorded, and what was recorded.
+fn deep(d: &Device, mode: &str, steps: usize) -> (Vec<Vec<u8>>, State, CaptureStatus) {
+    let cx = InitContext::new(d, 4);
+    let mut model = Sequential::new();
+    for i in 0..12 {
+        let dense = Dense::new(&cx, if i == 0 { IN } else { 32 }, if i == 11 { OUT } else { 32 });
+        model = model.push(dense.unwrap().activation(if i == 11 {
+            Activation::Identity
+        } else {
+            Activation::Tanh
+        }));
+        if i < 11 {
+            model = model.push(Dropout::new(&cx, 0.1).unwrap());
+        }
+    }
+    let optimizer = Optimizer::adamw(&model, 0.01, 0.01).unwrap();
+    let objective = Objective::Classify(CrossEntropyLoss::default());
+    d.pin_variant("capture_calls", Some(mode)).unwrap();
+    let mut t = Trainer::new(&model, optimizer, objective, d, options(true)).unwrap();
+    let steps = (0..steps).map(|i| t.step(&batch(d, 16, i as u64).0, &batch(d, 16, i as u64).1).unwrap());
+    let losses = steps.map(|(a, b)| [a.to_bytes().unwrap(), b.to_bytes().unwrap()].concat()).collect();
+    d.pin_variant("capture_calls", None).unwrap();
+    (losses, state(&model, t.optimizer()), t.capture_status())
+}
+
+#[test]
+fn fused_steps_of_twelve_layers_make_fewer_launches_and_the_same_bits() {
+    for d in fusing() {
+        let (plain, fused, parallel) =
+            (deep(&d, "plain", 10), deep(&d, "fused", 10), deep(&d, "parallel", 10));
+        let launches = |s: &CaptureStatus| s.last.as_ref().map(|i| i.launches + i.copies).unwrap();
+        println!("{}: {:#?}\n{} launches as recorded", id(&d), fused.2, launches(&plain.2));
+        assert!(launches(&fused.2) + 11 <= launches(&plain.2), "{}", id(&d));
+        for (other, what) in [(&fused, "fused"), (&parallel, "parallel")] {
+            assert_eq!(plain.0, other.0, "{}: losses {what}", id(&d));
+            assert_same(&plain.1, &other.1, what);
+        }
+    }
+}
+
 #[test]
 fn an_epoch_is_recorded_by_default_and_resumes_alike() {
-    for d in recording() {
+    for d in devices() {
         let (x, y) = (
             noise(5, 70 * IN).into_iter().map(|v| v as f32).collect(),
             (0..70).map(|i| i % OUT as i64).collect(),
@@ -158,15 +198,8 @@ fn an_epoch_is_recorded_by_default_and_resumes_alike() {
     }
 }
 
-#[test]
-fn the_cpu_makes_plain_calls_and_says_why() {
-    let (_, _, status) = train(&cpu(), true, 4);
-    assert_eq!((status.graphs, status.replays), (0, 0));
-    assert!(status.plain.is_some_and(|why| why.contains("before a call returns")));
-}
-
-/// A captured forward and backward of a network whose optimizer steps outside.
-fn captured_loop(d: &Device, steps: usize, model: &Sequential, capture: bool) -> Vec<Tensor> {
+/// A captured forward and backward of a network whose optimizer steps outside, each time after gradients of `passes` were summed.
+fn captured_loop(d: &Device, steps: usize, model: &Sequential, capture: bool, passes: usize) -> Vec<Tensor> {
     let mut optimizer = Optimizer::adam(model, 0.01).unwrap();
     let mut pass = trefoil_nn::capture(d, |io: &[Tensor]| {
         let loss = CrossEntropyLoss::default().forward(&model.forward(&io[0])?, &io[1])?;
@@ -176,7 +209,9 @@ fn captured_loop(d: &Device, steps: usize, model: &Sequential, capture: bool) ->
     let mut losses = vec![];
     for i in 0..steps {
         let (x, y) = batch(d, 16, i as u64);
-        optimizer.zero_grad().unwrap();
+        if i % passes == 0 {
+            optimizer.zero_grad().unwrap();
+        }
         match capture {
             true => losses.extend(pass.run(&[x, y]).unwrap()),
             false => {
@@ -185,9 +220,11 @@ fn captured_loop(d: &Device, steps: usize, model: &Sequential, capture: bool) ->
                 losses.push(loss.detach());
             }
         }
-        optimizer.step().unwrap();
+        if i % passes == passes - 1 {
+            optimizer.step().unwrap();
+        }
     }
-    if capture && id(d) != id(&cpu()) {
+    if capture {
         assert_eq!((pass.status().graphs, pass.status().plain.as_ref()), (1, None), "{}", id(d));
     }
     losses
@@ -201,15 +238,18 @@ fn values(losses: &[Tensor]) -> Vec<u32> {
 fn a_loop_of_ones_own_is_recorded_and_keeps_its_losses() {
     for d in devices() {
         let steps = steps_on(&d, 30, 12);
-        let want = captured_loop(&d, steps, &network(&d), false);
-        let got = captured_loop(&d, steps, &network(&d), true);
-        assert_eq!(values(&got), values(&want), "{}", id(&d));
+        // The third pass is recorded: on cleared gradients, and on those of two passes before.
+        for passes in [1, 2, 3] {
+            let want = captured_loop(&d, steps, &network(&d), false, passes);
+            let got = captured_loop(&d, steps, &network(&d), true, passes);
+            assert_eq!(values(&got), values(&want), "{} passes on {}", passes, id(&d));
+        }
     }
 }
 
 #[test]
 fn replays_move_nothing_between_host_and_device_and_take_no_memory() {
-    for d in recording() {
+    for d in devices() {
         let model = network(&d);
         let mut optimizer = Optimizer::sgd(&model, 0.01).unwrap();
         let mut pass = trefoil_nn::capture(&d, |io: &[Tensor]| {
@@ -236,7 +276,7 @@ fn replays_move_nothing_between_host_and_device_and_take_no_memory() {
 
 #[test]
 fn a_generator_that_is_rewound_draws_the_same_again() {
-    for d in recording() {
+    for d in devices() {
         let cx = InitContext::new(&d, 3);
         let drop = Dropout::new(&cx, 0.5).unwrap();
         let x = Tensor::ones(&d, DType::F32, &[64]).unwrap();
@@ -259,7 +299,7 @@ fn a_generator_that_is_rewound_draws_the_same_again() {
 
 #[test]
 fn layers_of_one_random_stream_are_not_recorded() {
-    for d in recording() {
+    for d in devices() {
         let layer = || Dropout::new(&InitContext::new(&d, 3), 0.5).unwrap();
         let (a, b) = (layer(), layer());
         let x = Tensor::ones(&d, DType::F32, &[64]).unwrap();
@@ -276,7 +316,7 @@ fn layers_of_one_random_stream_are_not_recorded() {
 
 #[test]
 fn steps_that_need_the_host_stay_plain_and_say_why() {
-    for d in recording() {
+    for d in devices() {
         let x = Tensor::ones(&d, DType::F32, &[8]).unwrap();
         let mut reads = trefoil_nn::capture(&d, |io: &[Tensor]| {
             let y = io[0].mul_scalar(2.0)?;
@@ -389,7 +429,7 @@ fn whole_steps_of_every_kind_of_rule_are_recorded() {
         OptimRule::Adaptive(AdaptiveRule::HypergradientSgd { rate: 1e-3 }),
         OptimRule::Adaptive(AdaptiveRule::ScheduleFreeAdamW { b: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0 }),
     ];
-    for d in recording() {
+    for d in devices() {
         for rule in &rules[..steps_on(&d, rules.len(), 5)] {
             for scaled in [false, true] {
                 let what = format!("{} {rule:?}, scaled: {scaled}", id(&d));
@@ -404,7 +444,7 @@ fn whole_steps_of_every_kind_of_rule_are_recorded() {
 
 #[test]
 fn what_an_optimizer_cannot_record_is_refused_and_done_plainly() {
-    for d in recording() {
+    for d in devices() {
         let model = network(&d);
         let rounded = Optimizer::adam(&model, 0.01).and_then(|o| o.moments_in_bf16(Some(7)));
         let optimizer = RefCell::new(rounded.unwrap());
@@ -427,7 +467,7 @@ fn what_an_optimizer_cannot_record_is_refused_and_done_plainly() {
 
 #[test]
 fn steps_whose_update_cannot_be_recorded_replay_their_passes() {
-    for d in recording() {
+    for d in devices() {
         let run = |capture: bool| {
             let model = network(&d);
             let optimizer = Optimizer::adam(&model, 0.01).and_then(|o| o.moments_in_bf16(Some(7))).unwrap();
@@ -501,7 +541,7 @@ fn a_trained_batch_is_one_launch_of_a_graph() {
 
 #[test]
 fn what_a_model_depends_on_is_not_replayed_when_it_changes() {
-    for d in recording() {
+    for d in devices() {
         let run = |capture: bool| {
             let model = network(&d);
             let optimizer = Optimizer::momentum(&model, 0.05, 0.9).unwrap();
@@ -531,7 +571,7 @@ fn what_a_model_depends_on_is_not_replayed_when_it_changes() {
 
 #[test]
 fn a_recording_inside_a_recording_is_an_error() {
-    for d in recording() {
+    for d in devices() {
         let x = Tensor::ones(&d, DType::F32, &[4]).unwrap();
         let refused = d.capture_calls(&mut || d.capture_calls(&mut || Ok(())).map(drop));
         assert!(matches!(refused, Err(GpuError::Capture { op: "capture_calls", .. })), "{refused:?}");

@@ -34,7 +34,7 @@ fn the_karate_examples_are_learned() {
             model.forward(&ids).unwrap().to_vec::<f32>().unwrap()
         };
         assert_eq!([of(&[33]), of(&[0])].concat(), of(&[33, 0]));
-        refused(model.forward_all(&[]), &["ids of nodes"]);
+        refused(model.forward_all(&[]), &["ids of items"]);
     }
 }
 

@@ -242,7 +242,7 @@ fn fits(schema: &Value, v: &Value) -> bool {
 fn the_schema_takes_what_the_reader_takes() {
     let schema = json_schema();
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples");
-    for name in ["digits", "karate_gcn", "karate_gat", "karate_sage"] {
+    for name in ["digits", "karate_gcn", "karate_gat", "karate_sage", "shapes"] {
         let text = std::fs::read_to_string(root.join(format!("{name}.json"))).unwrap();
         let run: Value = serde_json::from_str(&text).unwrap();
         assert!(fits(&schema, &run), "{name}");

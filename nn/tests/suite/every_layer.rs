@@ -224,6 +224,12 @@ fn cases() -> Vec<Case> {
         (json!({"type": "mamba", "d_model": 4, "d_state": 3}), vec![sequence]),
         (json!({"type": "gated_delta_net", "d_model": 4, "num_heads": 2, "head_dim": 3}), vec![sequence]),
         (
+            json!({"type": "gated_linear_attention", "d_model": 4, "num_heads": 2, "gate_low_rank_dim": 3}),
+            vec![sequence],
+        ),
+        (json!({"type": "rglru", "lru_width": 4, "num_heads": 2}), vec![sequence]),
+        (json!({"type": "recurrent_block", "d_model": 4, "num_heads": 2}), vec![sequence]),
+        (
             json!({"type": "reservoir", "input_size": 4, "reservoir_size": 6, "connection_probability": 0.5}),
             vec![sequence],
         ),

@@ -7,7 +7,7 @@ use crate::common::{close, cpu, devices, gradcheck, id, noise, tensor};
 use trefoil::ops::attention::{Attention as Options, Causal, Rope, RopeLayout};
 use trefoil::ops::random::Rng;
 use trefoil_nn::layers::*;
-use trefoil_nn::{DType, Layer, LayerExt, ScaledDotProductAttention, Tensor};
+use trefoil_nn::{DType, InitContext, Layer, LayerExt, Result, ScaledDotProductAttention, Tensor};
 
 fn ids(v: &[i64], shape: &[usize]) -> Tensor {
     Tensor::from_slice(&cpu(), v, shape).unwrap()
@@ -511,5 +511,61 @@ fn dropped_weights_are_a_share_p_and_those_of_the_gradient() {
         let want = y.sum_axes(&[2], false).unwrap().to_vec::<f32>().unwrap();
         let each = want.iter().flat_map(|w| std::iter::repeat_n(f64::from(*w), keys)).collect::<Vec<_>>();
         close(&got.iter().map(|g| f64::from(*g)).collect::<Vec<_>>(), &each, 1e-5, "gradient of the values");
+    }
+}
+
+/// Outputs are linear in the weights of which dropout leaves a share, so that their mean over many draws is the output without dropout. A pass
+/// backward, and one that computes everything again, has the weights of its forward.
+#[test]
+fn layers_drop_weights_in_training_and_keep_their_draws() {
+    let cx = f64s();
+    let x = tensor(&cpu(), &[2, 5, 8], 1);
+    type Make = fn(&InitContext) -> Result<Box<dyn Layer>>;
+    let all: [(&str, Make); 4] = [
+        ("Attention", |cx| Ok(Box::new(Attention::new(cx, 8, 6)?.dropout(0.3)?))),
+        ("MultiHeadAttention", |cx| Ok(Box::new(MultiHeadAttention::new(cx, 8, 2)?.dropout(0.3)?))),
+        ("SelfAttention", |cx| Ok(Box::new(SelfAttention::new(cx, 8, 2)?.dropout(0.3)?))),
+        ("CrossAttention", |cx| Ok(Box::new(CrossAttention::new(cx, 8, 8, 2)?.dropout(0.3)?))),
+    ];
+    for (what, make) in all {
+        let l = make(&cx).unwrap();
+        let small = x.narrow(1, 0, 3).unwrap();
+        gradcheck_layer(what, &*l, from_ref(&small), |t| l.forward(&t[0]));
+
+        l.eval();
+        let want = host(&l.forward(&x).unwrap());
+        assert_eq!(host(&l.forward(&x).unwrap()), want, "{what}: no dropout outside of training");
+        l.train();
+        let start = l.counters();
+        let first = host(&l.forward(&x).unwrap());
+        assert_ne!(host(&l.forward(&x).unwrap()), first, "{what}: the next draws are others");
+        l.set_counters(&start).unwrap();
+        assert_eq!(host(&l.forward(&x).unwrap()), first, "{what}: the draws of the same counters");
+
+        let draws = 400;
+        let (mut sum, mut squares) = (vec![0.0; want.len()], vec![0.0; want.len()]);
+        for _ in 0..draws {
+            for (i, y) in host(&l.forward(&x).unwrap()).into_iter().enumerate() {
+                (sum[i], squares[i]) = (sum[i] + y, squares[i] + y * y);
+            }
+        }
+        let n = f64::from(draws);
+        for (i, want) in want.iter().enumerate() {
+            let mean = sum[i] / n;
+            let deviation = ((squares[i] / n - mean * mean) / n).sqrt();
+            assert!((mean - want).abs() < 5.0 * deviation, "{what}: element {i} is {mean}, without {want}");
+        }
+
+        // Checkpointed, both passes forward draw the same.
+        let gradients = |l: &dyn Layer| {
+            l.set_counters(&start).unwrap();
+            l.zero_grad().unwrap();
+            let leaf = x.with_grad();
+            l.forward(&leaf).unwrap().square().unwrap().sum().unwrap().backward().unwrap();
+            let own = l.named_parameters().into_iter().map(|(_, p)| p.get().grad().unwrap());
+            own.chain([leaf.grad().unwrap()]).map(|g| host(&g)).collect::<Vec<_>>()
+        };
+        let want = gradients(&*l);
+        assert_eq!(gradients(&Checkpointed::new(l)), want, "{what}: checkpointed");
     }
 }

@@ -1,9 +1,11 @@
 //! Dense linear algebra: gradients against central differences, first and second ones, errors, and what the factors promise.
 
-use crate::common::{close, cpu, gradcheck, noise, tensor};
+use crate::common::everywhere::values;
+use crate::common::{close, cpu, devices, gradcheck, noise, tensor};
+use trefoil::DType;
 use trefoil::ops::linalg::Triangular;
 use trefoil_nn::autograd::{GradOptions, grad};
-use trefoil_nn::{NnError, Result, Tensor};
+use trefoil_nn::{MatrixNorm, NnError, Result, Tensor};
 
 fn small(x: f64) -> f64 {
     0.4 * x
@@ -74,6 +76,34 @@ fn factors_and_systems_have_gradients_twice() {
 }
 
 #[test]
+fn indefinite_systems_are_solved() {
+    // A zero diagonal needs blocks of two rows.
+    let off = |x: &Tensor| {
+        let s = x.add(&x.transpose(-2, -1)?)?;
+        s.sub(&s.mul(&Tensor::eye(x.device(), x.dtype(), x.shape()[x.rank() - 1])?)?)
+    };
+    for d in devices() {
+        for n in [2, 5, 40] {
+            let (x, b) = (tensor(&d, &[2, n, n], 3), tensor(&d, &[2, n, 3], 4));
+            let a = off(&x).unwrap();
+            let f = a.ldl_factor().unwrap();
+            assert_eq!(f.info.to_vec::<i32>().unwrap(), [0, 0]);
+            assert!(f.pivots.to_vec::<i32>().unwrap().iter().any(|p| *p < 0), "{n}");
+            let left = a.matmul(&f.solve(&b).unwrap()).unwrap().sub(&b).unwrap();
+            let most = values(&left).into_iter().fold(0.0, |most: f64, v| most.max(v.abs()));
+            assert!(most < 2e-4, "{n}: {most}");
+        }
+    }
+    let a = off(&tensor(&cpu(), &[2, 4, 4], 3)).unwrap();
+    let wide = a.to_dtype(DType::F64).unwrap().ldl_factor().unwrap();
+    check("ldl_solve", &[&[2, 4, 3]], |t| wide.solve(&t[0].to_dtype(DType::F64)?));
+    let zeros = Tensor::zeros(&cpu(), DType::F32, &[3, 3]).unwrap().ldl_factor().unwrap();
+    assert_eq!(zeros.info.item::<i32>().unwrap(), 1);
+    assert_eq!(zeros.pivots.to_vec::<i32>().unwrap(), [1, 2, 3]);
+    assert!(Tensor::zeros(&cpu(), DType::F32, &[3, 4]).unwrap().ldl_factor().is_err());
+}
+
+#[test]
 fn orthogonal_factors_have_gradients_twice() {
     // The first rows are well-conditioned.
     let tall = |x: &Tensor| Tensor::concat(-2, &[&regular(&x.narrow(-2, 0, 3)?)?, &x.narrow(-2, 3, 2)?]);
@@ -89,6 +119,44 @@ fn orthogonal_factors_have_gradients_twice() {
     });
     check("least squares", &[&[5, 3], &[5, 2]], |t| tall(&t[0])?.lstsq(&t[1]));
     check("shortest solution", &[&[5, 3], &[3, 2]], |t| tall(&t[0])?.transpose(-2, -1)?.lstsq(&t[1]));
+}
+
+#[test]
+fn singular_values_have_gradients_twice() {
+    // Singular values that lie apart: rows of a diagonal matrix grow.
+    let apart = |x: &Tensor| {
+        let scale = Tensor::from_slice(&cpu(), &[1.0, 4.0, 9.0], &[3, 1])?;
+        regular(&x.narrow(-1, 0, 3)?)?
+            .mul(&scale)
+            .and_then(|y| Tensor::concat(-1, &[&y, &x.narrow(-1, 3, 1)?]))
+    };
+    check("singular values", &[&[2, 3, 4]], |t| apart(&t[0])?.svdvals());
+    // A pair of vectors has either sign.
+    check("left vectors", &[&[3, 4]], |t| apart(&t[0])?.svd()?.0.square());
+    check("right vectors", &[&[2, 3, 4]], |t| apart(&t[0])?.transpose(-2, -1)?.svd()?.2.square());
+    check("all factors", &[&[3, 4]], |t| {
+        let (u, s, vh) = apart(&t[0])?.svd()?;
+        u.mul(&s.square()?)?.matmul(&vh)
+    });
+    check("pseudoinverse", &[&[2, 3, 4]], |t| apart(&t[0])?.pinv(None, None));
+    check("nuclear norm", &[&[3, 4]], |t| apart(&t[0])?.matrix_norm(MatrixNorm::Nuclear, true));
+    check("condition", &[&[3, 4]], |t| apart(&t[0])?.cond(MatrixNorm::Spectral));
+}
+
+#[test]
+fn singular_vectors_are_orthonormal_whatever_the_rank() {
+    let cpu = cpu();
+    let b = tensor(&cpu, &[5, 2], 6);
+    let low = b.matmul(&tensor(&cpu, &[2, 4], 7)).unwrap();
+    for (a, rank) in [(low, 2), (Tensor::zeros(&cpu, b.dtype(), &[3, 4]).unwrap(), 0)] {
+        let (u, s, vh) = a.svd().unwrap();
+        let k = s.shape()[0];
+        let one = rows(&Tensor::eye(&cpu, a.dtype(), k).unwrap());
+        close(&rows(&u.t().unwrap().matmul(&u).unwrap()), &one, 1e-14, "U^T U");
+        close(&rows(&vh.matmul(&vh.t().unwrap()).unwrap()), &one, 1e-14, "V^T V");
+        close(&rows(&u.mul(&s).unwrap().matmul(&vh).unwrap()), &rows(&a), 1e-14, "U diag(s) V^T");
+        assert_eq!(a.matrix_rank(None, None).unwrap().to_vec::<i64>().unwrap(), [rank]);
+    }
 }
 
 #[test]
@@ -128,6 +196,23 @@ fn matrices_that_cannot_be_factored_are_named() {
     assert_eq!(rows(&singular.det().unwrap())[1], 0.0);
     let (sign, log) = singular.slogdet().unwrap();
     assert_eq!((rows(&sign)[1], rows(&log)[1]), (0.0, f64::NEG_INFINITY));
+    let broken =
+        Tensor::from_slice(&cpu, &[1.0, 2.0, f64::NAN, 1.0, f64::INFINITY, 0.0, 1.0, 1.0], &[2, 2, 2])
+            .unwrap();
+    assert!(matches!(broken.svd(), Err(NnError::Factorization { op: "svd", matrix: 0, at: 1, .. })));
+    assert!(matches!(
+        broken.narrow(0, 1, 1).unwrap().svdvals(),
+        Err(NnError::Factorization { matrix: 0, .. })
+    ));
+    let (u, _, _, info) = Tensor::concat(0, &[&singular, &broken]).unwrap().svd_ex().unwrap();
+    assert_eq!(info.to_vec::<i32>().unwrap(), [0, 0, 1, 1]);
+    assert!(rows(&u)[8..].iter().all(|v| v.is_nan()) && rows(&u)[..8].iter().all(|v| v.is_finite()));
+    let empty = Tensor::zeros(&cpu, u.dtype(), &[2, 0, 3]).unwrap();
+    assert_eq!(empty.svd().unwrap().2.shape(), [2, 0, 3]);
+    for e in [empty.pinv(None, None), empty.matrix_rank(None, None), empty.cond(MatrixNorm::Spectral)] {
+        assert!(e.is_err_and(|e| e.to_string().contains("matrices with elements")));
+    }
+    assert!(singular.narrow(-1, 0, 1).unwrap().cond(MatrixNorm::One).is_err());
     assert!(
         singular.narrow(-1, 0, 1).unwrap().det().is_err() && singular.flatten(0, 2).unwrap().inv().is_err()
     );

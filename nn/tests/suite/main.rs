@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod audio;
 mod autograd;
 mod auxiliary;
 mod capture;
@@ -11,6 +12,7 @@ mod compare;
 mod config;
 mod config_data;
 mod config_graph;
+mod config_mesh;
 mod config_table;
 mod convergence;
 mod data;
@@ -18,6 +20,7 @@ mod derive;
 mod distance;
 mod every_layer;
 mod experts;
+mod field;
 #[cfg(feature = "archives")]
 mod files;
 mod first_kernel;
@@ -55,6 +58,7 @@ mod layers_sparse;
 mod layers_special;
 mod layers_specialized;
 mod layers_spiking;
+mod layers_state_space;
 #[cfg(feature = "archives")]
 mod limits;
 mod linalg;

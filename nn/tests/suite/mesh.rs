@@ -69,6 +69,39 @@ fn convolutions() {
 }
 
 #[test]
+fn pooling_by_scores() {
+    for (keep, temperature) in [(3, 1.0), (6, 2.5), (0, 1.0)] {
+        let what = format!("{keep} of 6");
+        everywhere_with(
+            &what,
+            &[&[6, 4], &[4]],
+            |_| (),
+            same,
+            |t, ()| {
+                // All that depends on the inputs, so that nothing is empty.
+                let y = t[0].mesh_pool(&t[1], keep, temperature)?.0.sum()?;
+                y.add(&t[0].matmul(&t[1].unsqueeze(1)?)?.sum()?)
+            },
+        );
+    }
+    for d in devices() {
+        let x = Tensor::from_slice(&d, &[1.0f32, 0.0, 3.0, 1.0, 0.0, 5.0, 3.0, 2.0], &[4, 2]).unwrap();
+        let w = Tensor::from_slice(&d, &[2.0f32, 0.0], &[2]).unwrap();
+        // Scores 2, 6, 0, 6: of the equal ones the first.
+        let (y, kept) = x.mesh_pool(&w, 3, 2.0).unwrap();
+        assert_eq!(kept.to_vec::<i64>().unwrap(), [1, 3, 0], "on {}", id(&d));
+        let (e1, e3) = (f64::exp(1.0), f64::exp(3.0));
+        let sum = 1.0 + e1 + 2.0 * e3;
+        let want = [3.0 * e3, e3, 3.0 * e3, 2.0 * e3, e1, 0.0].map(|v| v / sum);
+        close(&values(&y), &want, 1e-6, "features");
+        let e = x.mesh_pool(&w, 5, 1.0).unwrap_err().to_string();
+        assert!(e.contains("at most 4"), "{e}");
+        assert!(x.mesh_pool(&w, 2, 0.0).is_err());
+        assert!(x.mesh_pool(&x, 2, 1.0).is_err());
+    }
+}
+
+#[test]
 fn edges_of_faces() {
     for d in devices() {
         let m = Mesh::from_faces(&d, 4, &FACES).unwrap();

@@ -3,7 +3,7 @@
 use crate::common::everywhere::{resident, values};
 use crate::common::layers::refused;
 use crate::common::{close, cpu, devices, id, steps_on};
-use trefoil_nn::layers::KvCache;
+use trefoil_nn::layers::{KvCache, RecurrentState};
 use trefoil_nn::models::*;
 use trefoil_nn::{Device, Init, InitContext, Layer, LayerExt, NnError, Result, Tensor};
 
@@ -37,6 +37,18 @@ fn gpt2(d: &Device) -> Gpt2 {
     let model = Gpt2::new(&InitContext::new(d, 5), &config).unwrap();
     model.eval();
     model
+}
+
+fn mamba(d: &Device) -> MambaLanguageModel {
+    let config = MambaConfig {
+        vocab_size: 13,
+        hidden_size: 16,
+        state_size: 4,
+        num_hidden_layers: 2,
+        initializer_range: 0.5,
+        ..MambaConfig::mamba_130m()
+    };
+    MambaLanguageModel::new(&InitContext::new(d, 5), &config).unwrap()
 }
 
 fn lstm(d: &Device, spread: f64) -> LstmLanguageModel {
@@ -111,17 +123,44 @@ fn decoding_with_a_cache_is_the_same_as_without() {
 }
 
 #[test]
+fn decoding_with_a_state_is_the_same_as_without() {
+    for d in devices() {
+        let (model, text) = (mamba(&d), ids(&d, 2, 37));
+        let want = values(&model.forward(&text).unwrap());
+        for sizes in [&[37][..], &[1; 37], &[20, 1, 1, 15]] {
+            let mut state = model.state().unwrap();
+            let parts: Vec<Tensor> = text.split(1, sizes).unwrap();
+            let parts: Vec<Tensor> =
+                parts.iter().map(|t| model.forward_with_state(t, &mut state).unwrap()).collect();
+            let got = Tensor::concat(1, &parts.iter().collect::<Vec<_>>()).unwrap();
+            assert!(!got.requires_grad() && state.len() == 37);
+            close(&values(&got), &want, 1e-4, "Mamba");
+            let one = text.narrow(1, 0, 1).unwrap();
+            resident("Mamba", &d, || model.forward_with_state(&one, &mut state).map(drop)).unwrap();
+        }
+    }
+    let (model, text) = (mamba(&cpu()), ids(&cpu(), 2, 5));
+    let mut state = model.state().unwrap();
+    model.forward_with_state(&text, &mut state).unwrap();
+    refused(model.forward_with_state(&ids(&cpu(), 1, 3), &mut state), &["RecurrentState", "batch of 2"]);
+    let mut short = RecurrentState::new(1).unwrap();
+    refused(model.forward_with_state(&text, &mut short), &["RecurrentState", "layer", "below 1"]);
+    assert!(short.is_empty() && state.len() == 5, "as before the errors");
+}
+
+#[test]
 fn greedy_generation_takes_the_likeliest_token() {
     let d = cpu();
     let prompt = ids(&d, 3, 4);
-    let (gpt2, llama, lstm) = (gpt2(&d), llama(&d), lstm(&d, 0.3));
-    let want =
-        [&gpt2 as &dyn Layer, &llama, &lstm].map(|m| values(&continued_without_a_cache(m, &prompt, 12)));
+    let (gpt2, llama, lstm, mamba) = (gpt2(&d), llama(&d), lstm(&d, 0.3), mamba(&d));
+    let want = [&gpt2 as &dyn Layer, &llama, &lstm, &mamba]
+        .map(|m| values(&continued_without_a_cache(m, &prompt, 12)));
     let options = Generation::greedy(12);
     let got = [
         gpt2.generate(&prompt, &options),
         llama.generate(&prompt, &options),
         lstm.generate(&prompt, &options),
+        mamba.generate(&prompt, &options),
     ];
     assert_eq!(got.map(|t| values(&t.unwrap())), want);
 

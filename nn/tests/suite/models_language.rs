@@ -119,6 +119,31 @@ impl Loaded for Llama {
     }
 }
 
+impl Loaded for MambaLanguageModel {
+    fn load(cx: &InitContext, c: &Case) -> Result<Self> {
+        let or = |key: &str, plain: usize| c.config.get(key).map_or(plain, |_| c.size(key));
+        let config = MambaConfig {
+            vocab_size: c.size("vocab_size"),
+            hidden_size: c.size("hidden_size"),
+            state_size: c.size("state_size"),
+            num_hidden_layers: c.size("num_hidden_layers"),
+            expand: or("expand", 2),
+            conv_kernel: or("conv_kernel", 4),
+            time_step_rank: c.config.get("time_step_rank").map(|_| c.size("time_step_rank")),
+            layer_norm_epsilon: c.number("layer_norm_epsilon", 1e-5),
+            tie_word_embeddings: !c.config.contains_key("tie_word_embeddings"),
+            initializer_range: 0.1,
+        };
+        MambaLanguageModel::from_hugging_face(cx, &config, &c.group("state"))
+    }
+    fn file(&self) -> Result<StateDict> {
+        self.to_hugging_face()
+    }
+    fn continued(&self, prompt: &Tensor, options: &Generation) -> Option<Result<Tensor>> {
+        Some(self.generate(prompt, options))
+    }
+}
+
 impl Loaded for Bert {
     fn load(cx: &InitContext, c: &Case) -> Result<Self> {
         let config = BertConfig {
@@ -260,6 +285,11 @@ fn llama_agrees_with_transformers() {
 }
 
 #[test]
+fn mamba_agrees_with_transformers() {
+    agrees::<MambaLanguageModel>("mamba");
+}
+
+#[test]
 fn bert_agrees_with_transformers() {
     agrees::<Bert>("bert");
 }
@@ -292,6 +322,7 @@ fn models_run_in_every_float() {
     }
     run::<Gpt2>("gpt2");
     run::<Llama>("llama");
+    run::<MambaLanguageModel>("mamba");
     run::<Bert>("bert");
     run::<VisionTransformer>("vit");
     run::<LstmLanguageModel>("lstm");
@@ -333,6 +364,10 @@ fn presets_have_the_tensors_of_the_models_they_name() {
     });
     check("Llama-3.2-1B", 1_235_814_400, &|cx, state| {
         let m = Llama::from_hugging_face(cx, &LlamaConfig::llama3_2_1b(), state)?;
+        Ok((m.num_parameters(), m.to_hugging_face()?))
+    });
+    check("mamba-130m", 129_135_360, &|cx, state| {
+        let m = MambaLanguageModel::from_hugging_face(cx, &MambaConfig::mamba_130m(), state)?;
         Ok((m.num_parameters(), m.to_hugging_face()?))
     });
     check("TinyLlama-1.1B", 1_100_048_384, &|cx, state| {

@@ -6,7 +6,7 @@ use trefoil::DType;
 use trefoil::ops::pool::Window;
 use trefoil::ops::random::Rng;
 use trefoil_nn::autograd::{GradOptions, grad};
-use trefoil_nn::{BagMode, EmbeddingBag, NnError, QuantileInterpolation, Result, Tensor};
+use trefoil_nn::{BagMode, EmbeddingBag, Histogram, NnError, QuantileInterpolation, Result, Tensor};
 
 fn same(x: f64) -> f64 {
     x
@@ -39,6 +39,23 @@ fn gradients_are_those_of_differences() {
     gradcheck("log_sigmoid", &[&[2, 5]], wide, |t| t[0].log_sigmoid());
     gradcheck("logit", &[&[2, 5]], |x| 0.4 * x + 0.5, |t| t[0].logit(None));
     gradcheck("i0e", &[&[2, 5]], far, |t| t[0].i0e());
+    let positive = |x: f64| 1.5 + x;
+    gradcheck("erfcx", &[&[2, 5]], wide, |t| t[0].erfcx());
+    gradcheck("log_ndtr", &[&[2, 5]], wide, |t| t[0].log_ndtr());
+    gradcheck("ndtri", &[&[2, 5]], |x| 0.4 * x + 0.5, |t| t[0].ndtri());
+    gradcheck("bessel_j0", &[&[2, 5]], |x| 12.0 * x, |t| t[0].bessel_j0());
+    gradcheck("bessel_j1", &[&[2, 5]], |x| 12.0 * x, |t| t[0].bessel_j1());
+    gradcheck("bessel_y0", &[&[2, 5]], positive, |t| t[0].bessel_y0());
+    gradcheck("bessel_y1", &[&[2, 5]], positive, |t| t[0].bessel_y1());
+    gradcheck("spherical_bessel_j0", &[&[2, 5]], wide, |t| t[0].spherical_bessel_j0());
+    gradcheck("modified_bessel_k0", &[&[2, 5]], positive, |t| t[0].modified_bessel_k0());
+    gradcheck("modified_bessel_k1", &[&[2, 5]], positive, |t| t[0].modified_bessel_k1());
+    gradcheck("scaled_modified_bessel_k0", &[&[2, 5]], positive, |t| t[0].scaled_modified_bessel_k0());
+    gradcheck("scaled_modified_bessel_k1", &[&[2, 5]], positive, |t| t[0].scaled_modified_bessel_k1());
+    gradcheck("igamma", &[&[2, 5]], positive, |t| t[0].full_like(2.5)?.igamma(&t[0]));
+    gradcheck("igammac, broadcast", &[&[5]], positive, |t| {
+        t[0].full_like(0.75)?.reshape(&[5, 1])?.igammac(&t[0])
+    });
     gradcheck("kron", &[&[2, 2], &[3, 1]], same, |t| t[0].kron(&t[1]));
     gradcheck("cross", &[&[2, 3], &[1, 3]], same, |t| t[0].cross(&t[1], -1));
     gradcheck("bilinear", &[&[2, 3], &[2, 2], &[4, 3, 2]], same, |t| t[0].bilinear(&t[1], &t[2], None));
@@ -82,7 +99,38 @@ fn gradients_can_be_differentiated_again() {
     twice("celu", &[2, 4], &|x| x.celu(0.7));
     twice("trapezoid", &[2, 4], &|x| x.exp()?.trapezoid(0.5, 1));
     twice("select_scatter", &[2, 3], &|x| x.exp()?.select_scatter(&x.select(1, 0)?.square()?, 1, 2));
+    twice("erfcx", &[5], &|x| x.erfcx());
+    twice("log_ndtr", &[5], &|x| x.log_ndtr());
+    twice("ndtri", &[5], &|x| x.mul_scalar(0.3)?.add_scalar(0.5)?.ndtri());
+    twice("bessel_j1", &[5], &|x| x.bessel_j0()?.mul(&x.bessel_j1()?));
+    twice("bessel_y1", &[5], &|x| x.exp()?.bessel_y0()?.mul(&x.exp()?.bessel_y1()?));
+    twice("modified_bessel_k1", &[5], &|x| {
+        x.exp()?.modified_bessel_k0()?.mul(&x.exp()?.modified_bessel_k1()?)
+    });
+    twice("scaled_modified_bessel_k1", &[5], &|x| {
+        x.exp()?.scaled_modified_bessel_k0()?.mul(&x.exp()?.scaled_modified_bessel_k1()?)
+    });
+    twice("igamma", &[5], &|x| x.full_like(1.5)?.igamma(&x.exp()?));
+    twice("igammac", &[5], &|x| x.full_like(1.5)?.igammac(&x.exp()?));
     twice("tensordot", &[2, 3], &|x| x.tensordot(x, &[1], &[1]));
+}
+
+#[test]
+fn rows_of_any_width_are_grouped() {
+    let d = cpu();
+    // Rows of a few digits: every width goes through another sequence of pairs.
+    for width in [1, 2, 3, 5, 8, 13] {
+        let digits: Vec<i64> = (0..40 * width).map(|i| ((i as i64 * 7919) % 23) % 2).collect();
+        let x = Tensor::from_slice(&d, &digits, &[40, width]).unwrap();
+        let u = x.unique_dim(0).unwrap();
+        let mut want: Vec<&[i64]> = digits.chunks(width).collect();
+        want.sort_unstable();
+        want.dedup();
+        assert_eq!(u.values.to_vec::<i64>().unwrap(), want.concat(), "width {width}");
+        let back = u.values.index_select(0, &u.inverse).unwrap();
+        assert_eq!(back.to_vec::<i64>().unwrap(), digits, "width {width}");
+        assert_eq!(u.counts.to_vec::<i64>().unwrap().iter().sum::<i64>(), 40);
+    }
 }
 
 #[test]
@@ -204,8 +252,21 @@ fn what_does_not_fit_is_refused_by_name() {
     refused("window", planes.max_unpool(&ids(&[0; 6], &[1, 2, 3]), &Window::new(&[2]).stride(&[]), None));
     refused("integers", x.unravel_index(&[2, 3]).map(|y| y[0].clone()));
     refused("samples", tensor(&d, &[1, 2, 4, 4], 1).fractional_max_pool2d([2, 2], [2, 2], &x).map(|y| y.0));
+    let volume = tensor(&d, &[1, 2, 4, 4, 4], 1);
+    refused("samples", volume.fractional_max_pool3d([2; 3], [2; 3], &x).map(|y| y.0));
+    let counts = |h: Result<Histogram>| h.map(|h| h.counts);
+    refused("bins", counts(x.histogram(0, None, None, false)));
+    refused("range", counts(x.histogram(3, Some([1.0, -1.0]), None, false)));
+    refused("weight", counts(x.histogram(3, None, Some(&ids(&[1, 2], &[2])), false)));
+    refused("edges", counts(ids(&[1, 2], &[2]).histogram_of_edges(&x, None, false)));
+    refused("points", counts(x.histogramdd(&[2], None, None, false)));
+    refused("axis", x.unique_dim(2).map(|u| u.values));
     let bag = EmbeddingBag { mode: BagMode::Max, ..Default::default() };
     refused("weights", x.embedding_bag(&ids(&[0, 1], &[1, 2]), None, Some(&tensor(&d, &[1, 2], 1)), &bag));
     refused("ids", x.embedding_bag(&ids(&[0, 1], &[2]), None, None, &bag));
     refused("self", x.local_response_norm(3, 1.0, 1.0, 1.0));
+    let order = Tensor::ones(&d, DType::F32, &[3]).unwrap().with_grad();
+    let y = order.igamma(&order.detach()).unwrap().sum().unwrap();
+    let failed = y.backward().unwrap_err().to_string();
+    assert!(failed.contains("da") && failed.contains("Igamma"), "{failed}");
 }

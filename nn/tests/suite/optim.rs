@@ -467,6 +467,33 @@ fn tied_parameters_move_once() {
 }
 
 #[test]
+fn tied_leaves_collect_in_one_place() {
+    for d in devices() {
+        let t = f32s(&d, &[1.0, -1.0], &[2]);
+        let p = Params(vec![Param::new(t.clone()), Param::new(t)]);
+        let [a, b] = [[0.5, 2.0], [4.0, -8.0]].map(|x| f32s(&d, &x, &[2]));
+        let product = |i: usize, x: &Tensor| p.0[i].get().mul(x).unwrap().sum().unwrap();
+        // What the second has collected before is kept.
+        product(1, &a).backward().unwrap();
+        let o = Optimizer::sgd(&p, 0.1).unwrap();
+        let collected = || p.0[0].get().grad().unwrap().to_vec::<f32>().unwrap();
+        product(0, &b).backward().unwrap();
+        assert_eq!(collected(), [4.5, -6.0], "{}", id(&d));
+        for _ in 0..2 {
+            o.zero_grad().unwrap();
+            product(0, &a).add(&product(1, &b)).unwrap().backward().unwrap();
+            assert_eq!(collected(), [4.5, -6.0], "{}", id(&d));
+            product(1, &a).backward().unwrap();
+            assert_eq!(collected(), [5.0, -4.0], "{}", id(&d));
+        }
+        // One of them alone is cleared: the memory is, for both.
+        p.0[1].get().zero_grad().unwrap();
+        product(0, &b).backward().unwrap();
+        assert_eq!(collected(), [4.0, -8.0], "{}", id(&d));
+    }
+}
+
+#[test]
 fn parameters_of_several_dtypes() {
     let d = cpu();
     let cx = InitContext::new(&d, 1);

@@ -81,7 +81,50 @@ for d in ("f32", "f16", "bf16"):
       R(shape=(33, 2), axes=[0]), dtype=d)
     T("sparse_2to4_compress sparse_2to4_prune", R(m=3, k=16), R(m=1, k=4), R(m=33, k=64), dtype=d)
     T("gemm_2to4", R(m=3, n=5, k=16), R(m=17, n=33, k=64), dtype=d)
+SCENES = [R(n=1, width=16, height=12), R(n=40, width=50, height=41), R(n=300, width=64, height=48, spread=3.0), R(n=0, width=8, height=8)]
+T("project_gaussians project_gaussians_backward", *SCENES)
+T("project_gaussians", R(n=30, width=50, height=41, near=4.0, blur=0.0, tag="near"), R(n=3, width=8, height=8, blur=-1.0, err="invalid"))
+T("project_gaussians_backward", R(n=7, width=50, height=41, acc=["dmeans", "dcovariance"], tag="accumulate"))
+SPLATS = [R(n=1, width=16, height=16), R(n=40, width=33, height=20), R(n=300, width=50, height=41, channels=4), R(n=20, width=5, height=40, channels=9),
+          R(n=60, width=24, height=24, opaque=True, tag="opaque"), R(n=0, width=8, height=8)]
+T("rasterize_gaussians rasterize_gaussians_backward", *SPLATS)
+T("rasterize_gaussians_backward", R(n=30, width=33, height=20, acc=["dcenters", "dconics", "dcolors", "dopacities"], tag="accumulate"))
+MATRICES = [R(n=1), R(n=2), R(n=7, batch=(2,)), R(n=33), R(n=65), R(n=0), R(n=5, batch=(2, 3))]
+T("ldl_factor", *MATRICES, R(n=6, empty=True))
+T("ldl_solve ldl_solve_backward", R(n=1, k=1), R(n=7, k=3, batch=(2,)), R(n=33, k=40), R(n=65, k=2), R(n=4, k=0), R(n=5, k=1, batch=(2, 3)))
+GAMMAS = [R(a=(4, 33), b=(4, 33)), R(a=(3, 1), b=(5,)), R(a=(300,), b=(1,)), R(a=(0, 5), b=(0, 5)), R(a=(40,), b=(40,), large=60.0, tag="large")]
+T("igamma igammac igamma_backward igammac_backward", *GAMMAS)
+INFINITY, NONE = float("inf"), float("nan")
+T("igamma igammac", R(a=(12,), b=(12,), tag="ends", ends=[(0.0, 0.0), (0.0, 2.0), (2.0, 0.0), (INFINITY, 3.0), (3.0, INFINITY), (INFINITY, INFINITY), (-1.0, 2.0), (2.0, -1.0),
+                                                            (NONE, 1.0), (1.0, NONE)]))
+T("airy_ai", R(shape=(4, 33)), R(shape=(1031,)), R(shape=(0, 5)), R(shape=(40,), lo=-2.0, hi=2.5, tag="near"),
+  R(shape=(9,), ends=[0.0, -8.0, 2.0, NONE, 30.0], tag="ends"))
 T("log_var log_var_backward", R(shape=(3, 17), axes=[1], correction=0, eps=0.1, tag="other_eps"))
 T("pdist_backward", R(n=5, k=7), R(n=9, k=3, p=1.0), R(n=6, k=4, p=3.0))
 T("pairwise_distance_backward", R(shape=(5, 7)), R(shape=(3, 33), p=1.0, keepdim=True), R(shape=(2, 4), p=3.0))
 T("scatter_mul scatter_mul_backward", R(rows=1, n=9, width=3, R=4), R(rows=2, n=30, width=5, R=7), R(rows=1, n=4, width=1, R=6))
+
+GRIDS = [R(n=9, axes=3, table=(3, 40, 2), base=2, growth=1.5), R(n=33, axes=2, table=(4, 300, 4), base=4, growth=2.0),
+         R(n=300, axes=3, table=(2, 4096, 1), base=16, growth=2.0), R(n=5, axes=2, table=(1, 7, 5), base=1, growth=1.0), R(n=0, axes=3, table=(2, 8, 2), base=1)]
+T("hash_grid_encode hash_grid_encode_backward", *GRIDS)
+T("hash_grid_encode", R(n=3, axes=2, table=(2, 8, 2), base=0, err="invalid"), R(n=3, axes=2, table=(30, 8, 2), base=16, growth=4.0, err="invalid", tag="too_fine"))
+T("hash_grid_encode_backward", R(n=40, axes=3, table=(2, 64, 2), base=3, growth=2.0, acc=["dx", "dtable"], tag="accumulate"))
+VOLUMES = [R(grid=(3, 4, 5, 2), n=9), R(grid=(9, 2, 33, 5), n=300), R(grid=(1, 4, 4, 3), n=20), R(grid=(2, 2, 2, 1), n=0)]
+T("trilinear_interpolate trilinear_interpolate_backward", *VOLUMES)
+T("trilinear_interpolate_backward", R(grid=(3, 4, 5, 2), n=9, acc=["dgrid", "dpoints"], tag="accumulate"))
+SPHERES = [R(n=7, channels=3, count=k) for k in (1, 4, 9, 16, 25)] + [R(n=300, channels=1, count=25), R(n=0, channels=3, count=4)]
+T("spherical_harmonics spherical_harmonics_backward", *SPHERES)
+T("spherical_harmonics", R(n=3, channels=2, count=5, err="invalid"))
+T("spherical_harmonics_backward", R(n=5, channels=2, count=9, acc=["dr", "dcoefficients"], tag="accumulate"))
+T("gaussian_covariance gaussian_covariance_backward", R(n=1), R(n=7), R(n=300), R(n=0))
+T("gaussian_covariance_backward", R(n=5, acc=["drotation", "dscale"], tag="accumulate"))
+T("ray_sampling", R(n=5, samples=7), R(n=3, samples=64, seed=42), R(n=2, samples=5, seed=7, stream=3, offset=9), R(n=0, samples=4), R(n=4, samples=0))
+T("importance_sampling", R(n=5, intervals=7, samples=9), R(n=3, intervals=64, samples=130, seed=42), R(n=2, intervals=5, samples=6, padding=0.25, seed=7, offset=9),
+  R(n=3, intervals=1, samples=4), R(n=2, intervals=6, samples=4, none=True), R(n=2, intervals=3, samples=4, padding=-1.0, err="invalid"))
+RAYS = [R(n=5, samples=7), R(n=3, samples=300, distances=True), R(n=40, samples=16, channels=1, distances=True), R(n=2, samples=5, channels=9), R(n=0, samples=4)]
+T("volume_render volume_render_backward", *RAYS)
+T("volume_render_backward", R(n=3, samples=5, distances=True, acc=["ddensity", "dcolor", "ddelta", "dt"], tag="accumulate"))
+POOLS = [R(n=7, width=5, keep=3), R(n=300, width=33, keep=120, temperature=4.0, ties=True), R(n=40, width=1, keep=40, ties=True), R(n=5, width=4, keep=0)]
+T("mesh_pool mesh_pool_backward", *POOLS)
+T("mesh_pool", R(n=4, width=3, keep=5, err="invalid"), R(n=4, width=3, keep=2, temperature=0.0, err="invalid"))
+T("mesh_pool_backward", R(n=9, width=4, keep=5, temperature=2.0, acc=["dx", "dw"], tag="accumulate"))

@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from core import EXACT, Tol, kernel
 
-S = "functions"
+S, SPECIAL = "functions", "special"
 TOL, GRAD = Tol(1e-6, 4e-7), Tol(1e-5, 2e-6)
 
 
@@ -16,6 +16,35 @@ def fused(name, f):
 fused("add_relu", torch.relu)
 fused("add_sigmoid", torch.sigmoid)
 fused("add_gelu", F.gelu)
+
+
+def incomplete_gamma(name, f):
+    "operands that broadcast; a gradient by the second alone"
+    @kernel("T2.20", SPECIAL, name, "a b", "y")
+    def forward(c, a, b, large=1.0, ends=()):
+        x = [c.uni(*shape, lo=0.05, hi=top) * large for shape, top in ((a, 12.0), (b, 15.0))]
+        for i, pair in enumerate(ends):
+            x[0][i], x[1][i] = pair
+        c.out("y", f(c.put("a", x[0]), c.put("b", x[1])), Tol(1e-5, 2e-6))
+
+    @kernel("T2.20", SPECIAL, name + "_backward", "dy a b", "db")
+    def backward(c, a, b, large=1.0):
+        dy = c.x("dy", *torch.broadcast_shapes(a, b))
+        s, x = c.put("a", c.uni(*a, lo=0.05, hi=12.0) * large), c.putv("b", c.uni(*b, lo=0.05, hi=15.0) * large)
+        f(s, x).backward(dy.to(s.dtype))
+        c.out("db", x.grad, Tol(2e-5, 5e-6))
+
+
+incomplete_gamma("igamma", torch.special.gammainc)
+incomplete_gamma("igammac", torch.special.gammaincc)
+
+
+@kernel("T2.20", SPECIAL, "airy_ai", "x", "y")
+def airy_ai(c, shape, lo=-20.0, hi=9.0, ends=()):
+    x = c.uni(*shape, lo=lo, hi=hi)
+    for i, end in enumerate(ends):
+        x[i] = end
+    c.out("y", torch.special.airy_ai(c.put("x", x)), Tol(2e-5, 1e-5))
 
 
 def reduction(name, row, f, tol, extra=None):

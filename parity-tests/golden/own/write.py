@@ -8,7 +8,7 @@ GOLDEN = os.path.dirname(HERE)
 sys.path[:0] = [GOLDEN, os.path.join(GOLDEN, "generators")]
 import torch
 import gen
-import own.loss, own.optimizer, own.edges, own.rules, own.functions  # noqa: F401
+import own.loss, own.optimizer, own.edges, own.rules, own.functions, own.fields, own.splatting, own.ldl, own.mesh  # noqa: F401
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -1,7 +1,7 @@
 //! Distances and similarities of vectors.
 
 use trefoil::DType;
-use trefoil::ops::distance::{CdistBwd, Similarity, SimilarityBwd};
+use trefoil::ops::distance::{CdistBwd, Metric, PQ_CODES, Similarity, SimilarityBwd};
 
 use super::Bound::Derived;
 use super::{Bound, Kernel, k};
@@ -70,6 +70,108 @@ fn backward(cx: &Cx<'_>, op: Similarity) -> R {
     let (da, db) = (cx.like("da", &a)?, cx.like("db", &b)?);
     let io = SimilarityBwd::new(cx.x("dy")?, a, b).da(da.g()).db(db.g());
     Ok(cx.gpu.similarity_bwd(op, axis_of(cx)?, io)?)
+}
+
+fn metric(cx: &Cx<'_>) -> R<Metric> {
+    Ok(match cx.s("metric")?.as_str() {
+        "ip" => Metric::InnerProduct,
+        "cosine" => Metric::Cosine,
+        _ => Metric::SquaredEuclidean,
+    })
+}
+
+/// Numbers of queries and of points.
+fn pairs(cx: &Cx<'_>) -> R<[usize; 2]> {
+    let first = |name: &str| -> R<usize> { Ok(cx.x(name)?.shape().first().copied().unwrap_or(0)) };
+    Ok([first("q")?, first("x")?])
+}
+
+fn distance_matrix(cx: &Cx<'_>) -> R {
+    let q = cx.x("q")?;
+    let y = cx.out("y", q.dtype(), &pairs(cx)?)?;
+    Ok(cx.gpu.distance_matrix(metric(cx)?, q, cx.x("x")?, y.m())?)
+}
+
+fn nearest(cx: &Cx<'_>, k: usize) -> R {
+    let q = cx.x("q")?;
+    let shape = [pairs(cx)?[0], k];
+    let (y, idx) = (cx.out("y", q.dtype(), &shape)?, cx.out("idx", DType::I64, &shape)?);
+    Ok(cx.gpu.nearest(metric(cx)?, q, cx.x("x")?, y.m(), idx.m())?)
+}
+
+/// The nearest centroid of each point, and the sums of the points of each.
+fn kmeans_step(cx: &Cx<'_>) -> R {
+    let (points, centroids) = (cx.x("points")?, cx.x("centroids")?);
+    let n = points.shape().first().copied().unwrap_or(0);
+    let (nearest, sums) = (cx.out("nearest", DType::I32, &[n])?, cx.like("sums", &centroids)?);
+    let mut distance = cx.scratch(points.dtype(), n)?;
+    let to = (distance.view_mut().reshape(&[n, 1])?, nearest.m().reshape(&[n, 1])?);
+    cx.gpu.nearest(Metric::SquaredEuclidean, points, centroids, to.0, to.1)?;
+    cx.gpu.fill(0.0, sums.m())?;
+    Ok(cx.gpu.index_add(0, 1.0, nearest.v(), points, sums.m())?)
+}
+
+fn pq_tables(cx: &Cx<'_>) -> R {
+    let (q, c) = (cx.x("q")?, cx.x("centroids")?);
+    let count = q.shape().first().copied().unwrap_or(0);
+    let parts = c.shape().first().copied().unwrap_or(0);
+    let y = cx.out("y", q.dtype(), &[count, parts, PQ_CODES])?;
+    Ok(cx.gpu.pq_tables(metric(cx)?, q, c, y.m())?)
+}
+
+fn pq_scan(cx: &Cx<'_>) -> R {
+    let (t, c) = (cx.x("tables")?, cx.x("codes")?);
+    let first = |v: &trefoil::View<'_>| v.shape().first().copied().unwrap_or(0);
+    let y = cx.out("y", t.dtype(), &[first(&t), first(&c)])?;
+    Ok(cx.gpu.pq_scan(t, c, y.m())?)
+}
+
+/// Vectors whose scores are exact, so that ties are: of whole numbers, or with a norm that is a power of 2.
+fn exact_vectors(s: &mut Sample, name: &str, n: usize, len: usize, unit: bool) {
+    let mut all = vec![0.0; n * len];
+    for v in all.chunks_mut(len.max(1)) {
+        if !unit {
+            v.iter_mut().for_each(|v| *v = s.below(7) as f64 - 3.0);
+            continue;
+        }
+        let scale = [0.25, 1.0, 8.0][s.below(3)];
+        let (first, step) = (s.below(len), (len / 4).max(1));
+        for i in 0..if len < 4 { 1 } else { 4 } {
+            v[(first + i * step) % len] = if s.coin() { scale } else { -scale };
+        }
+    }
+    s.values(name, &[n, len], &all);
+}
+
+fn draw_vectors(s: &mut Sample, [q, x]: [&str; 2]) -> usize {
+    let (count, n, len) = match s.aligned() {
+        _ if s.small => (2 + s.below(3), 3 + s.below(4), 3),
+        Some(0) => (3, 2000, 33),
+        Some(1) => (70, 130, 64),
+        _ => ([1, 3, 16, 17][s.below(4)], [1, 5, 64, 65, 300][s.below(5)], s.below(50)),
+    };
+    let kind = s.below(3);
+    s.arg("metric", ["l2", "ip", "cosine"][kind]);
+    exact_vectors(s, q, count, len, kind == 2);
+    exact_vectors(s, x, n, len, kind == 2);
+    n
+}
+
+fn draw_nearest(s: &mut Sample) {
+    let n = draw_vectors(s, ["q", "x"]);
+    let k = if s.coin() { 1 + s.below(n.min(20)) } else { n.min(100) };
+    s.arg("k", k);
+}
+
+fn draw_codes(s: &mut Sample) {
+    let (count, n, parts) = match s.aligned() {
+        _ if s.small => (2, 3, 2),
+        Some(0) => (2, 5000, 8),
+        _ => (1 + s.below(5), s.below(300), s.below(20)),
+    };
+    s.put("tables", &[count, parts, PQ_CODES], Any);
+    let codes: Vec<i64> = (0..n * parts).map(|_| s.below(PQ_CODES) as i64).collect();
+    s.ints("codes", DType::U8, &[n, parts], &codes);
 }
 
 /// One of the kinds of p. 16-bit rounding lets several differences be the largest.
@@ -179,5 +281,55 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         .bound(SLOPE)
         .units(64.0, "the part of b along a is taken from b: unit vectors that are nearly parallel")
         .grad_of("cosine_similarity"),
+    ],
+    &[
+        k("distance_matrix", "B13.1", "q, x", "metric=\"l2\"", "y", &["distance_matrix"], distance_matrix)
+            .bound(Derived)
+            .sample(|s| {
+                draw_vectors(s, ["q", "x"]);
+                for name in ["q", "x"] {
+                    let shape = s.drop(name);
+                    s.put(name, &shape, Any);
+                }
+            }),
+        k("nearest", "B13.1", "q, x", "k, metric=\"l2\"", "y, idx:i64", &["nearest"], |cx| {
+            nearest(cx, cx.n("k")?)
+        })
+        .bound(Derived)
+        .sample(draw_nearest),
+        k("ivf_assign", "B13.2", "q, x", "metric=\"l2\"", "y, idx:i64", &["nearest"], |cx| nearest(cx, 1))
+            .bound(Derived)
+            .sample(|s| {
+                draw_vectors(s, ["q", "x"]);
+            }),
+        k(
+            "kmeans_step",
+            "B13.2",
+            "points, centroids",
+            "-",
+            "nearest:i32, sums",
+            &["nearest", "fill", "index_add"],
+            kmeans_step,
+        )
+        .bound(Derived)
+        .composite()
+        .sample(|s| {
+            let (n, k, len) =
+                if s.small { (6, 2, 3) } else { (s.below(200), 1 + s.below(20), 1 + s.below(40)) };
+            exact_vectors(s, "points", n, len, false);
+            exact_vectors(s, "centroids", k, len, false);
+        }),
+        k("pq_tables", "B13.3", "q, centroids", "metric=\"l2\"", "y", &["pq_tables"], pq_tables)
+            .bound(Derived)
+            .sample(|s| {
+                let (count, parts, len) = (1 + s.below(5), s.below(9), 1 + s.below(8));
+                s.put("q", &[count, parts * len], Any);
+                s.put("centroids", &[parts, PQ_CODES, len], Any);
+                let inner = s.coin();
+                s.arg("metric", if inner { "ip" } else { "l2" });
+            }),
+        k("pq_scan", "B13.3", "tables, codes:u8", "-", "y", &["pq_scan"], pq_scan)
+            .bound(Derived)
+            .sample(draw_codes),
     ],
 ];

@@ -2,7 +2,7 @@
 
 use trefoil::ops::elementwise::Binary;
 use trefoil::ops::gemm::{Gemm, GemmIo};
-use trefoil::ops::linalg::{Eigh, LuDet, LuFactor, Qr, Triangular, TriangularSolveBwd};
+use trefoil::ops::linalg::{Eigh, LdlFactor, LuDet, LuFactor, Qr, Svd, Triangular, TriangularSolveBwd};
 use trefoil::{Buffer, DType, View, ViewMut};
 
 use super::Bound::Derived;
@@ -90,6 +90,27 @@ fn lu_solve(cx: &Cx<'_>) -> R {
     let b = cx.x("B")?;
     let x = cx.like("X", &b)?;
     Ok(cx.gpu.lu_solve(false, cx.x("LU")?, cx.x("pivots")?, b, x.m())?)
+}
+
+fn ldl_factor(cx: &Cx<'_>) -> R {
+    let a = cx.x("A")?;
+    let ld = cx.like("LD", &a)?;
+    let pivots = cx.out("pivots", DType::I32, &behind(&a, &[sides(&a).1]))?;
+    let info = cx.out("info", DType::I32, &behind(&a, &[]))?;
+    Ok(cx.gpu.ldl_factor(LdlFactor::new(a, ld.m(), pivots.m(), info.m()))?)
+}
+
+fn ldl_solve(cx: &Cx<'_>) -> R {
+    let b = cx.x("B")?;
+    let x = cx.like("X", &b)?;
+    Ok(cx.gpu.ldl_solve(cx.x("LD")?, cx.x("pivots")?, b, x.m())?)
+}
+
+/// The factors' matrix is symmetric: the gradient of B is a solution.
+fn ldl_solve_backward(cx: &Cx<'_>) -> R {
+    let dx = cx.x("dX")?;
+    let db = cx.like("dB", &dx)?;
+    Ok(cx.gpu.ldl_solve(cx.x("LD")?, cx.x("pivots")?, dx, db.m())?)
 }
 
 /// Factors of A in memory of their own.
@@ -227,6 +248,38 @@ fn eigh(cx: &Cx<'_>) -> R {
     Ok(cx.gpu.gemm(&Gemm::new().trans(true, false), GemmIo::new(v, v, flat_mut(gram.m())?))?)
 }
 
+/// The singular values, and what does not depend on the signs of the vectors: U diag(s) V^T, U^T U and V^T V.
+fn svd(cx: &Cx<'_>) -> R {
+    let a = cx.x("A")?;
+    let (_, rows, cols) = sides(&a);
+    let k = rows.min(cols);
+    let s = cx.out("s", a.dtype(), &behind(&a, &[k]))?;
+    let info = cx.out("info", DType::I32, &behind(&a, &[]))?;
+    let (left, right) = (behind(&a, &[rows, k]), behind(&a, &[k, cols]));
+    let (product, square) = (cx.like("USV", &a)?, behind(&a, &[k, k]));
+    let (uu, vv) = (cx.out("UU", a.dtype(), &square)?, cx.out("VV", a.dtype(), &square)?);
+    let room = |shape: &[usize]| cx.scratch(a.dtype(), shape.iter().product());
+    let (mut u, mut us, mut vh) = (room(&left)?, room(&left)?, room(&right)?);
+    let io = Svd::new(a, s.m(), info.m());
+    cx.gpu.svd(io.u(u.view_mut().reshape(&left)?).vh(vh.view_mut().reshape(&right)?))?;
+    let (u, vh) = (u.view().reshape(&left)?, vh.view().reshape(&right)?);
+    let each = s.v().reshape(&behind(&a, &[1, k]))?;
+    cx.gpu.binary(Binary::Mul, u, each, us.view_mut().reshape(&left)?)?;
+    let (u, us, vh) = (flat(u)?, flat(us.view().reshape(&left)?)?, flat(vh)?);
+    cx.gpu.gemm(&Gemm::new(), GemmIo::new(us, vh, flat_mut(product.m())?))?;
+    cx.gpu.gemm(&Gemm::new().trans(true, false), GemmIo::new(u, u, flat_mut(uu.m())?))?;
+    Ok(cx.gpu.gemm(&Gemm::new().trans(false, true), GemmIo::new(vh, vh, flat_mut(vv.m())?))?)
+}
+
+/// The singular values alone, of matrices of which some have equal rows.
+fn svdvals(cx: &Cx<'_>) -> R {
+    let a = cx.x("A")?;
+    let (_, rows, cols) = sides(&a);
+    let s = cx.out("s", a.dtype(), &behind(&a, &[rows.min(cols)]))?;
+    let info = cx.out("info", DType::I32, &behind(&a, &[]))?;
+    Ok(cx.gpu.svd(Svd::new(a, s.m(), info.m()))?)
+}
+
 fn newton_schulz(cx: &Cx<'_>) -> R {
     let x = cx.x("X")?;
     let y = cx.like("Y", &x)?;
@@ -338,6 +391,46 @@ fn draw_factors(s: &mut Sample) {
     s.values("B", &b, &right);
 }
 
+/// Matrices with elements of their own size on the diagonal, some of them nearly 0: blocks of one and of two rows.
+fn draw_indefinite(s: &mut Sample) {
+    let n = side(s) % 70;
+    let lead = batch(s, n);
+    let shape = [&lead[..], &[n, n]].concat();
+    let mut v = s.normals(shape.iter().product());
+    for (i, v) in v.iter_mut().enumerate() {
+        let (r, c) = (i / n % n, i % n);
+        *v *= if r != c { 1.0 } else { [1e-3, 4.0][r % 2] };
+    }
+    s.values("A", &shape, &v);
+}
+
+/// Factors as `ldl_factor` leaves them, with any blocks and exchanges.
+fn draw_ldl(s: &mut Sample) {
+    draw_system(s);
+    let (b, lead) = (s.shape_of("B"), s.drop("A"));
+    let (n, lead) = (lead[lead.len() - 1], lead[..lead.len() - 2].to_vec());
+    let right = s.take_values("B");
+    noise(s, "LD", &lead, [n, n], 1.5);
+    let (shape, mut ld) = (s.shape_of("LD"), s.take_values("LD"));
+    let mut pivots = Vec::new();
+    for m in 0..lead.iter().product::<usize>() {
+        let mut k = 0;
+        while k < n {
+            let rows = if k + 1 < n && s.coin() { 2 } else { 1 };
+            let to = (k + rows + s.below(n - k - rows + 1)) as i64;
+            pivots.extend(vec![if rows == 2 { -to } else { to }; rows]);
+            if rows == 2 {
+                // Of two rows the element beside the diagonal is the largest.
+                ld[(m * n + k + 1) * n + k] = 3.0;
+            }
+            k += rows;
+        }
+    }
+    s.values("LD", &shape, &ld);
+    s.ints("pivots", DType::I32, &[&lead[..], &[n]].concat(), &pivots);
+    s.values("B", &b, &right);
+}
+
 /// Tall, wide and square matrices.
 fn draw_rectangle(s: &mut Sample) {
     let (n, other) = (side(s), side(s));
@@ -353,6 +446,23 @@ fn draw_symmetric(s: &mut Sample) {
     noise(s, "A", &lead, [n, n], 0.5);
     let upper = s.coin();
     s.arg("upper", upper);
+}
+
+/// Rectangles, in one case of two with rows that are equal and a column of zeros.
+fn draw_ranks(s: &mut Sample) {
+    draw_rectangle(s);
+    if s.small || s.coin() {
+        return;
+    }
+    let (shape, mut v) = (s.shape_of("A"), s.take_values("A"));
+    let cols = shape[shape.len() - 1].max(1);
+    for (i, row) in v.chunks_mut(cols).enumerate() {
+        row[0] = 0.0;
+        if i % 3 == 0 {
+            row.iter_mut().skip(1).enumerate().for_each(|(c, x)| *x = (c % 5) as f64 - 2.0);
+        }
+    }
+    s.values("A", &shape, &v);
 }
 
 fn draw_iteration(s: &mut Sample) {
@@ -453,6 +563,29 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
         .units(128.0, "rotations add roundings of the norm of the matrix to every element")
         .composite()
         .sample(draw_symmetric),
+    k("svd", "B9.6", "A", "-", "s, info:i32, USV, UU, VV", &["svd", "binary", "gemm"], svd)
+        .dtypes(F32)
+        .bound(Derived)
+        .units(128.0, "rotations add roundings of the norm of the matrix to every element")
+        .composite()
+        .sample(draw_ranks),
+    k("svdvals", "B9.6", "A", "-", "s, info:i32", &["svd"], svdvals)
+        .dtypes(F32)
+        .bound(Derived)
+        .units(128.0, "rotations add roundings of the norm of the matrix to every element")
+        .sample(draw_ranks),
+    k("ldl_factor", "B9.7", "A", "-", "LD, pivots:i32, info:i32", &["ldl_factor"], ldl_factor)
+        .dtypes(F32)
+        .bound(Derived)
+        .sample(draw_indefinite),
+    k("ldl_solve", "B9.7", "LD, pivots:i32, B", "-", "X", &["ldl_solve"], ldl_solve)
+        .dtypes(F32)
+        .bound(Derived)
+        .sample(draw_ldl),
+    k("ldl_solve_backward", "B9.7", "dX, LD, pivots:i32", "-", "dB", &["ldl_solve"], ldl_solve_backward)
+        .dtypes(F32)
+        .bound(Derived)
+        .grad_of("ldl_solve"),
     k("newton_schulz", "B9.8", "X", "steps=5", "Y", &["newton_schulz"], newton_schulz)
         .dtypes(F32)
         .bound(Derived)

@@ -1,12 +1,13 @@
 //! Meshes.
 
+use trefoil::DType;
 use trefoil::ops::graph::EdgeGroups;
-use trefoil::ops::mesh::{MeshBwd, MeshConv, MeshIo};
+use trefoil::ops::mesh::{MeshBwd, MeshConv, MeshIo, MeshPoolBwd, MeshPoolIo};
 
-use super::Bound::Stored;
+use super::Bound::{Derived, Stored};
 use super::{Kernel, k};
 use crate::device::{Cx, Fail, R};
-use crate::sampler::Dom::Any;
+use crate::sampler::Dom::{Any, Coarse};
 use crate::sampler::Sample;
 
 fn kind(cx: &Cx<'_>) -> R<MeshConv> {
@@ -55,7 +56,7 @@ fn draw(s: &mut Sample, list: &str, batched: bool, ways: usize, blocks: usize) {
     let batch = if batched && s.coin() { vec![2] } else { vec![] };
     s.put("x", &[&batch[..], &[n, c]].concat(), Any);
     let ids: Vec<i64> = (0..n * ways).map(|_| if s.below(3) == 0 { -1 } else { s.below(n) as i64 }).collect();
-    s.ints(list, trefoil::DType::I32, &[n, ways], &ids);
+    s.ints(list, DType::I32, &[n, ways], &ids);
     s.put("W", &[o, blocks * c], Any);
     s.put("b", &[o], Any);
 }
@@ -69,6 +70,35 @@ fn draw_mesh(s: &mut Sample) {
         draw(s, "nbr", true, 4, 5);
         s.arg("mode", "symmetric");
     }
+}
+
+fn pool(cx: &Cx<'_>) -> R {
+    let (x, w, keep) = (cx.x("x")?, cx.x("w")?, cx.n("keep")?);
+    let (elements, channels) = (x.shape()[0], x.shape().get(1).copied().unwrap_or(0));
+    let y = cx.out("y", x.dtype(), &[keep, channels])?;
+    let (kept, share) =
+        (cx.out("kept", DType::I64, &[keep])?, cx.out("share", x.dtype().accumulator(), &[elements])?);
+    let io = MeshPoolIo::new(x, w, y.m(), kept.m(), share.m());
+    Ok(cx.gpu.mesh_pool(cx.f("temperature")?, io)?)
+}
+
+fn pool_backward(cx: &Cx<'_>) -> R {
+    let (dy, x, w) = (cx.x("dy")?, cx.x("x")?, cx.x("w")?);
+    let (dx, dw) = (cx.like("dx", &x)?, cx.like("dw", &w)?);
+    let io = MeshPoolBwd::new(dy, x, w, cx.x("kept")?, cx.x("share")?).dx(dx.g()).dw(dw.g());
+    Ok(cx.gpu.mesh_pool_bwd(cx.f("temperature")?, io)?)
+}
+
+/// Multiples of 1/2: scores are exact, and equal ones occur.
+fn draw_pool(s: &mut Sample) {
+    let n = if s.small { 5 } else { [1, 33, 300, 70][s.below(4)] };
+    let c = if s.small { 2 } else { [1, 4, 33, 260][s.below(4)] };
+    s.put("x", &[n, c], Coarse);
+    s.put("w", &[c], Coarse);
+    let keep = if s.small { 3 } else { 1 + s.below(n) };
+    s.arg("keep", keep);
+    let temperature = [1.0, 4.0, 32.0][s.below(3)];
+    s.arg("temperature", temperature);
 }
 
 /// Products over the elements and outputs, summed over the places of an element; the features of 16-bit data are rounded once.
@@ -122,4 +152,18 @@ pub(super) const ROWS: &[&[Kernel]] = &[&[
     )
     .bound(GRADS)
     .grad_of("spiral_conv_forward"),
+    k("mesh_pool", "B11.8", "x, w", "keep, temperature=1.0", "y, kept:i64, share:f32", &["mesh_pool"], pool)
+        .bound(Derived)
+        .sample(draw_pool),
+    k(
+        "mesh_pool_backward",
+        "B11.8",
+        "dy, x, w, kept:idx, share:f32",
+        "temperature=1.0",
+        "dx, dw",
+        &["mesh_pool_bwd"],
+        pool_backward,
+    )
+    .bound(Derived)
+    .grad_of("mesh_pool"),
 ]];

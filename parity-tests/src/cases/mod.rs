@@ -22,6 +22,7 @@ mod core;
 mod distance;
 mod elementwise;
 mod embedding;
+mod field;
 mod fourier;
 mod gemm;
 mod graph;
@@ -363,6 +364,7 @@ const FAMILIES: &[(Family, &[&[&[Kernel]]])] = &[
     (Family::Index, &[index::ROWS]),
     (Family::Gemm, &[gemm::ROWS]),
     (Family::Quantized, &[quantized::ROWS]),
+    (Family::Field, &[field::ROWS]),
     (Family::Fourier, &[fourier::ROWS]),
     (Family::Loss, loss::TABLES),
     (Family::Optimizer, optimizer::TABLES),

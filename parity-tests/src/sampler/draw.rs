@@ -97,6 +97,11 @@ const PLAIN: &[&str] = &[
     // Whether an infinity meets its like or a zero.
     "qr",
     "eigh",
+    "ldl_factor",
+    "spherical_harmonics",
+    "gaussian_covariance",
+    "project_gaussians",
+    "rasterize_gaussians",
     "fft",
     "ifft",
     "rfft",

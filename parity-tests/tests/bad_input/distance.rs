@@ -1,7 +1,7 @@
 //! Distances, and products of coded operands.
 
 use super::*;
-use trefoil::ops::distance::{CdistBwd, Similarity, SimilarityBwd};
+use trefoil::ops::distance::{CdistBwd, Metric, Similarity, SimilarityBwd};
 use trefoil::ops::quantized::{Fp8, GemmFp8, GemmW8A8, QuantFormat, QuantWeight};
 
 pub(super) fn distance(t: &mut Bed<'_>) {
@@ -42,6 +42,42 @@ pub(super) fn distance(t: &mut Bed<'_>) {
         g.similarity(Similarity::Cosine { eps: -1.0 }, 1, a34, a34, out(&y, &[15]).range(0, 3)?)
     });
     coded(t);
+    search(t);
+}
+
+/// Searches among vectors.
+fn search(t: &mut Bed<'_>) {
+    let (a, b, y, h) = (t.f32(12), t.f32(20), t.f32(15), t.buf(DType::F16, 20));
+    let (i, codes, big) = (t.buf(DType::I64, 15), t.buf(DType::U8, 6), t.f32(1024));
+    let (a34, b54, l2) = (sh(&a, &[3, 4]), sh(&b, &[5, 4]), Metric::SquaredEuclidean);
+    let scores = || out(&y, &[15]).range(0, 6)?.reshape(&[3, 2]);
+    let numbers = || out(&i, &[15]).range(0, 6)?.reshape(&[3, 2]);
+    t.refuse("scores into another shape", &[&y], |g| g.distance_matrix(l2, a34, b54, out(&y, &[5, 3])));
+    t.refuse("points of another dtype", &[&y], |g| {
+        g.distance_matrix(l2, a34, sh(&h, &[5, 4]), out(&y, &[3, 5]))
+    });
+    t.refuse("points of another length", &[&y, &i], |g| {
+        g.nearest(l2, a34, sh(&b, &[4, 5]), scores()?, numbers()?)
+    });
+    t.refuse("more of the nearest than there are points", &[&y, &i], |g| {
+        g.nearest(l2, a34, a34, out(&y, &[3, 5]), out(&i, &[3, 5]))
+    });
+    t.refuse("numbers as floats", &[&y, &b], |g| {
+        g.nearest(l2, a34, a34, scores()?, out(&b, &[20]).range(0, 6)?.reshape(&[3, 2])?)
+    });
+    t.refuse("scores into the queries", &[&a, &i], |g| {
+        g.nearest(l2, a34, b54, out(&a, &[12]).range(0, 6)?.reshape(&[3, 2])?, numbers()?)
+    });
+    t.refuse("tables of cosines", &[&y], |g| {
+        g.pq_tables(Metric::Cosine, a34, sh(&big, &[1, 256, 4]), out(&y, &[3, 5]))
+    });
+    t.refuse("tables of five centroids", &[&y], |g| {
+        g.pq_tables(l2, a34, sh(&b, &[1, 5, 4]), out(&y, &[3, 5]))
+    });
+    t.refuse("codes of another number of parts", &[&y], |g| {
+        let two = out(&y, &[15]).range(0, 4)?.reshape(&[2, 2])?;
+        g.pq_scan(sh(&big, &[2, 2, 256]), sh(&codes, &[2, 3]), two)
+    });
 }
 
 fn coded(t: &mut Bed<'_>) {

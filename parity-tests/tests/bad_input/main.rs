@@ -13,6 +13,7 @@ mod attention;
 mod conv;
 mod distance;
 mod embedding;
+mod field;
 mod fourier;
 mod graph;
 mod language_model;
@@ -625,12 +626,14 @@ const TESTS: &[Test] = &[
     ("resample", resample::resample),
     ("attention", attention::attention),
     ("lm", language_model::lm),
+    ("field", field::field),
     ("fourier", fourier::fourier),
     ("linalg", linalg::linalg),
     ("embedding", embedding::embedding),
     ("rnn", rnn::rnn),
     ("gnn", graph::gnn),
     ("mesh", mesh::mesh),
+    ("mesh_pool", mesh::pooling),
     ("scan", scan::scan),
     ("sort", sort::sort),
     ("distance", distance::distance),

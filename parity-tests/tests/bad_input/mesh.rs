@@ -2,7 +2,7 @@
 
 use super::*;
 use trefoil::ops::graph::EdgeGroups;
-use trefoil::ops::mesh::{MeshBwd, MeshConv, MeshIo};
+use trefoil::ops::mesh::{MeshBwd, MeshConv, MeshIo, MeshPoolBwd, MeshPoolIo};
 
 pub(super) fn mesh(t: &mut Bed<'_>) {
     let (x, y, w, b) = (t.f32(6), t.f32(6), t.f32(20), t.f32(2));
@@ -56,5 +56,44 @@ pub(super) fn mesh(t: &mut Bed<'_>) {
     let n = t.buf(DType::I32, 15);
     t.refuse("a plan of another dtype", &[&r, &n], |g| {
         g.mesh_plan(MeshConv::Concat, sh(&four, &[3, 4]), out(&r, &[4]), out(&n, &[15]))
+    });
+}
+
+pub(super) fn pooling(t: &mut Bed<'_>) {
+    let (x, w, y, share) = (t.f32(6), t.f32(2), t.f32(4), t.f32(3));
+    let kept = t.buf(DType::I64, 2);
+    let outs = [&y, &share, &kept];
+    let io = || {
+        let (kept, share) = (kept.alias_mut(), share.alias_mut());
+        MeshPoolIo::new(sh(&x, &[3, 2]), w.view(), out(&y, &[2, 2]), kept, share)
+    };
+    for temperature in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        t.refuse("a temperature that divides nothing", &outs, |g| g.mesh_pool(temperature, io()));
+    }
+    t.refuse("a weight of other channels", &outs, |g| g.mesh_pool(1.0, with!(io(), w = share.view())));
+    t.refuse("features of other elements", &outs, |g| g.mesh_pool(1.0, with!(io(), y = out(&y, &[1, 4]))));
+    t.refuse("numbers that are floats", &outs, |g| g.mesh_pool(1.0, with!(io(), kept = out(&w, &[2]))));
+    t.refuse("shares of the kept ones", &outs, |g| g.mesh_pool(1.0, with!(io(), share = out(&w, &[2]))));
+    let many = t.buf(DType::I64, 7);
+    let all = t.f32(14);
+    t.refuse("more elements than there are", &[&all, &share, &many], |g| {
+        g.mesh_pool(1.0, with!(io(), y = out(&all, &[7, 2]), kept = many.alias_mut()))
+    });
+    t.refuse("features over the input", &[&x], |g| {
+        let to = out(&x, &[6]).range(0, 4).and_then(|v| v.reshape(&[2, 2]))?;
+        g.mesh_pool(1.0, with!(io(), y = to))
+    });
+    let numbers = t.ids(&[0, 2]);
+    let dx = t.f32(6);
+    let base = || MeshPoolBwd::new(sh(&y, &[2, 2]), sh(&x, &[3, 2]), w.view(), numbers.view(), share.view());
+    t.refuse("a gradient of another shape", &[&dx], |g| {
+        g.mesh_pool_bwd(1.0, with!(base(), dx = Some(out(&dx, &[2, 3]).into())))
+    });
+    t.refuse("a gradient over the weight", &[&w], |g| {
+        g.mesh_pool_bwd(1.0, with!(base(), dw = Some(w.alias_mut().into())))
+    });
+    t.refuse("shares of integers", &[&dx], |g| {
+        let io = with!(base(), share = numbers.view(), dx = Some(out(&dx, &[3, 2]).into()));
+        g.mesh_pool_bwd(1.0, io)
     });
 }

@@ -11,7 +11,7 @@ fn pairs(p: &GatedPlan<'_>) -> impl Iterator<Item = (usize, usize)> + use<> {
     (0..p.outer).flat_map(move |r| (0..cols).map(move |c| (r * stride + c + at[0], r * stride + c + at[1])))
 }
 
-impl GatedOps for CpuBackend {
+impl GatedOps for Kernels {
     fn gated(&self, act: Activation, input: GatedInput<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "gated";
         let p = check_gated(act, &input, &y)?;

@@ -3,7 +3,7 @@
 pub(super) mod gated;
 
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::cpu::CpuBackend;
+use crate::cpu::Kernels;
 use crate::cpu::scratch::filled;
 use crate::cpu::values::{map1, map2};
 use crate::cpu::vector;
@@ -182,7 +182,7 @@ pub(in crate::cpu) fn from_output(act: Activation, dy: f64, y: f64) -> f64 {
     }
 }
 
-impl ActivationOps for CpuBackend {
+impl ActivationOps for Kernels {
     fn activation(&self, act: Activation, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         check_activation(&x, &y)?;
         let _timed = self.count("activation");

@@ -2,7 +2,7 @@
 
 use crate::buffer::{View, ViewMut};
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather, gather_f64, gather_index, store_f64};
+use crate::cpu::{Kernels, gather, gather_f64, gather_index, store_f64};
 use crate::error::Result;
 use crate::ops::attention::*;
 
@@ -54,7 +54,7 @@ fn append(
     store_f64(op, to, &cache)
 }
 
-impl CpuBackend {
+impl Kernels {
     /// Rows of all queries, o and LSE; the heads of a key lie `head_step` elements apart.
     fn decode(
         &self,
@@ -84,7 +84,7 @@ impl CpuBackend {
     }
 }
 
-impl DecodeOps for CpuBackend {
+impl DecodeOps for Kernels {
     fn kv_cache_append(
         &self,
         k: View<'_>,

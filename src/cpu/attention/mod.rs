@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use crate::buffer::View;
 use crate::cpu::random::Words;
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather, gather_f64, store_f64, store_grad};
+use crate::cpu::{Kernels, gather, gather_f64, store_f64, store_grad};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attention::*;
@@ -176,7 +176,7 @@ fn log_sum(scores: &[Score]) -> f64 {
     m + scores.iter().map(|x| (x.s - m).exp()).sum::<f64>().ln()
 }
 
-impl CpuBackend {
+impl Kernels {
     /// `bias`: how the values of the bias are read.
     fn attention_rules<'a, T: Copy>(
         &self,
@@ -253,7 +253,7 @@ fn scores(size: &AttentionSize) -> usize {
     [size.heads, size.lq, size.lk].into_iter().fold(size.outer, usize::saturating_mul)
 }
 
-impl AttentionOps for CpuBackend {
+impl AttentionOps for Kernels {
     fn attention(&self, p: &Attention<'_>, io: AttentionIo<'_>) -> Result<()> {
         const OP: &str = "attention";
         let size = check_attention(p, &io)?;

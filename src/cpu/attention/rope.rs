@@ -1,7 +1,7 @@
 //! Rotary position embedding.
 
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::cpu::{CpuBackend, gather, gather_f64, store_f64, store_grad};
+use crate::cpu::{Kernels, gather, gather_f64, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::attention::{Rope, RopeLayout, RopeOps, RopeSize, check_rope};
 
@@ -34,7 +34,7 @@ fn rotate(
     Ok(y)
 }
 
-impl RopeOps for CpuBackend {
+impl RopeOps for Kernels {
     fn rope(&self, p: &Rope, x: View<'_>, positions: Option<View<'_>>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "rope";
         let s = check_rope(OP, p, ("x", &x), positions.as_ref(), ("y", &y))?;

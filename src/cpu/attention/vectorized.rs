@@ -7,13 +7,12 @@ use rayon::prelude::*;
 
 use super::{Dropout, Rules, Span, chunks};
 use crate::buffer::{HostData, View};
+use crate::cpu::matmul::{Place, product};
 use crate::cpu::scratch::*;
 use crate::cpu::vector::math::{exp, ln, tanh};
-use crate::cpu::vector::{self, Narrow, row, simd, with_narrow};
-use crate::cpu::{CpuBackend, HostElement, gather, read, wrong_storage};
-use crate::dtype::DType;
+use crate::cpu::vector::{self, Narrow, row, simd, simd_widest, with_narrow};
+use crate::cpu::{HostElement, Kernels, gather, read, wrong_storage};
 use crate::error::Result;
-use crate::matmul::{Place, product};
 use crate::ops::attention::*;
 
 /// Queries and keys of a tile.
@@ -102,10 +101,7 @@ fn add_product(
         false => Place { at: 0, rows: cols, cols: 1 },
     };
     let (a, b, y) = ((a, place(ta, m, k)), (b, place(tb, k, n)), (y, place(false, m, n)));
-    match product((m, n, k), alpha, a, b, beta, y, false) {
-        true => Ok(()),
-        false => Err(wrong_storage(op, DType::F32)),
-    }
+    product(op, (m, n, k), alpha, a, b, beta, y, false)
 }
 
 /// Queries of a head that belong to one span: numbers within the span.
@@ -224,7 +220,7 @@ impl Sums {
 
     /// Scores of further keys, `n` in a row, become e^(s - maximum); what was summed before is taken relative to the new maximum.
     fn update(&mut self, s: &mut [f32], n: usize, o: &mut [f32], dv: usize) {
-        simd!({
+        simd_widest!({
             for (i, s) in s.chunks_exact_mut(n).enumerate() {
                 let (old, here) = (self.top[i], row::max(s));
                 let top = if here > old { here } else { old };
@@ -366,7 +362,7 @@ impl<T: Narrow> Operands<'_, T> {
 
 /// Scores become P = e^(s - LSE), and the gradients of P those of the scores: P (dP - delta).
 fn score_gradients(p: &mut [f32], ds: &mut [f32], n: usize, lse: &[f32], delta: &[f32]) {
-    simd!({
+    simd_widest!({
         let rows = p.chunks_exact_mut(n).zip(ds.chunks_exact_mut(n)).zip(lse.iter().zip(delta));
         for ((p, ds), (&lse, &delta)) in rows {
             // A query that sees nothing has no gradient.
@@ -380,7 +376,7 @@ fn score_gradients(p: &mut [f32], ds: &mut [f32], n: usize, lse: &[f32], delta: 
     });
 }
 
-impl CpuBackend {
+impl Kernels {
     pub(super) fn attention_in_f32(
         &self,
         p: &Attention<'_>,

@@ -3,7 +3,7 @@
 use crate::buffer::View;
 use crate::cpu::activation;
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather_f64, store_f64, store_grad};
+use crate::cpu::{Kernels, gather_f64, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::activation::Activation;
 use crate::ops::conv::*;
@@ -47,7 +47,7 @@ fn linear(
     Ok(z)
 }
 
-impl CausalConvOps for CpuBackend {
+impl CausalConvOps for Kernels {
     fn causal_conv1d(&self, act: Activation, io: CausalConvIo<'_>) -> Result<()> {
         const OP: &str = "causal_conv1d";
         let s = check_causal_conv1d(act, &io)?;

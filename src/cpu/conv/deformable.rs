@@ -3,7 +3,7 @@
 use crate::buffer::View;
 use crate::cpu::conv::{cells, channel_sums};
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather_f64, store_f64, store_grad};
+use crate::cpu::{Kernels, gather_f64, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::conv::*;
 
@@ -106,7 +106,7 @@ impl Field {
     }
 }
 
-impl DeformableConvOps for CpuBackend {
+impl DeformableConvOps for Kernels {
     fn deform_conv(&self, p: &Conv, io: DeformConvIo<'_>) -> Result<()> {
         const OP: &str = "deform_conv";
         let s = check_deform_conv(p, &io)?;

@@ -10,10 +10,11 @@ use rayon::prelude::*;
 use self::definition::{forward64, input_grad64, weight_grad64};
 use crate::buffer::{GradMut, View};
 use crate::cpu::activation;
+use crate::cpu::rnn::round;
 use crate::cpu::scratch::*;
 use crate::cpu::values::CHUNK;
 use crate::cpu::vector::with_narrow;
-use crate::cpu::{CpuBackend, gather_f64, store_f64, store_grad};
+use crate::cpu::{Kernels, gather_f64, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::activation::Activation;
 use crate::ops::conv::*;
@@ -27,6 +28,12 @@ struct Run {
 }
 
 impl ConvShape {
+    /// Multiplications of a product, windows beyond the input included.
+    fn multiplications(&self) -> usize {
+        let sizes = [self.n, self.co, self.cig(), self.out_plane(), self.taps()];
+        sizes.into_iter().fold(1, usize::saturating_mul)
+    }
+
     /// What element `k` of windows reads on an axis: number of windows whose element lies before the input, and that of those up to its end.
     fn reach(&self, axis: usize, k: usize) -> (usize, usize) {
         let (shift, pad, stride) = (k * self.dilation[axis], self.pad[axis], self.stride[axis]);
@@ -154,6 +161,14 @@ fn slope(op: &'static str, act: Activation, dy: View<'_>, saved: Option<View<'_>
     Ok(dy)
 }
 
+/// Stores a gradient or adds it, rounded before: adding in place gives the bits of adding afterwards, as it does in f32.
+fn store_rounded(op: &'static str, g: &GradMut<'_>, mut data: Vec<f64>) -> Result<()> {
+    if g.accumulate {
+        data.iter_mut().for_each(|x| *x = round(g.out.dtype(), *x));
+    }
+    store_grad(op, g, &data)
+}
+
 /// Sums per channel of a tensor [N, C, ...].
 pub(in crate::cpu) fn channel_sums(v: &[f64], channels: usize, plane: usize) -> Result<Vec<f64>> {
     let planes: Vec<&[f64]> = v.chunks(plane.max(1)).try_vec()?;
@@ -161,13 +176,14 @@ pub(in crate::cpu) fn channel_sums(v: &[f64], channels: usize, plane: usize) -> 
     (0..channels).into_par_iter().map(sum).try_vec()
 }
 
-impl CpuBackend {
+impl Kernels {
     fn conv_forward(&self, op: &'static str, way: Direction, p: &Conv, io: ConvIo<'_>) -> Result<()> {
         let s = check_conv(op, way, p, &io)?;
         // Forward, a transposed convolution is the input gradient of a convolution.
         let step = if way == Direction::Conv { Step::Forward } else { Step::Input };
         let _timed = self.count(op);
-        if self.in_f32(op, io.x.dtype(), vectorized::why_not(Some(&s), io.z.as_ref()))? {
+        let why_not = vectorized::why_not(Some(&s), io.z.as_ref());
+        if self.in_f32_unless_few(op, io.x.dtype(), why_not, s.multiplications())? {
             return with_narrow!(io.x.dtype(), T => self.conv_in_f32::<T>(op, step, &s, p.act, io));
         }
         let y = product(step, &s, &gather_f64(op, io.x)?, &gather_f64(op, io.w)?)?;
@@ -177,33 +193,37 @@ impl CpuBackend {
     fn conv_backward(&self, op: &'static str, way: Direction, p: &Conv, io: ConvBwd<'_>) -> Result<()> {
         let shape = check_conv_bwd(op, way, p, &io)?;
         let _timed = self.count(op);
-        if self.in_f32(op, io.dy.dtype(), vectorized::why_not(shape.as_ref(), None))? {
+        let (why_not, multiplications) = (
+            vectorized::why_not(shape.as_ref(), None),
+            shape.as_ref().map_or(usize::MAX, ConvShape::multiplications),
+        );
+        if self.in_f32_unless_few(op, io.dy.dtype(), why_not, multiplications)? {
             return with_narrow!(io.dy.dtype(), T => self.conv_bwd_in_f32::<T>(op, way, p.act, shape, io));
         }
         let dz = slope(op, p.act, io.dy, io.saved)?;
         if let Some(g) = &io.dresidual {
-            store_grad(op, g, &dz)?;
+            store_rounded(op, g, dz.try_to_vec()?)?;
         }
         if let Some(g) = &io.dbias {
             let plane = io.dy.shape()[2..].iter().product();
-            store_grad(op, g, &channel_sums(&dz, io.dy.shape()[1], plane)?)?;
+            store_rounded(op, g, channel_sums(&dz, io.dy.shape()[1], plane)?)?;
         }
         let Some(s) = shape else { return Ok(()) };
         // Of a transposed convolution, dx is a convolution of dz, and dz takes the place of the input in dw.
         if let (Some(g), Some(w)) = (&io.dx, io.w) {
             let step = if way == Direction::Conv { Step::Input } else { Step::Forward };
-            store_grad(op, g, &product(step, &s, &dz, &gather_f64(op, w)?)?)?;
+            store_rounded(op, g, product(step, &s, &dz, &gather_f64(op, w)?)?)?;
         }
         if let (Some(g), Some(x)) = (&io.dw, io.x) {
             let x = gather_f64(op, x)?;
             let (a, b) = if way == Direction::Conv { (&x, &dz) } else { (&dz, &x) };
-            store_grad(op, g, &product(Step::Weight, &s, a, b)?)?;
+            store_rounded(op, g, product(Step::Weight, &s, a, b)?)?;
         }
         Ok(())
     }
 }
 
-impl ConvOps for CpuBackend {
+impl ConvOps for Kernels {
     fn conv(&self, p: &Conv, io: ConvIo<'_>) -> Result<()> {
         self.conv_forward("conv", Direction::Conv, p, io)
     }

@@ -37,10 +37,10 @@ impl InteropOps for CpuBackend {
     }
 
     fn pin_variant(&self, op: &str, variant: Option<&str>) -> Result<()> {
-        self.choices.pin_known(&self.explain(op)?, variant)
+        self.kernels.choices.pin_known(&self.explain(op)?, variant)
     }
 
     fn explain_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Choice>> {
-        self.choices.made_by(calls)
+        self.kernels.choices.made_by(calls)
     }
 }

@@ -5,8 +5,12 @@
 mod capture;
 mod interop;
 mod profile;
+mod threads;
 
+pub(super) use self::capture::{Capture, Replay, VARIANTS as REPLAYS};
+pub(crate) use self::capture::{recorded_call, recorded_ops};
 pub(super) use self::profile::Timed;
+pub(super) use self::threads::{include_main_thread, keep_awake};
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,11 +22,11 @@ use bytemuck::allocation::try_zeroed_vec;
 use crate::buffer::{Block, Buffer, HostData, HostMem, Mem, Reclaimer, View, ViewMut};
 use crate::cpu::values::copy;
 use crate::cpu::vector;
-use crate::cpu::{CpuBackend, HostElement, index_errors, read, with_dtype, write, wrong_storage};
+use crate::cpu::{CpuBackend, HostElement, Kernels, index_errors, read, with_dtype, write, wrong_storage};
 use crate::device::{Caps, DeviceId, physical_memory};
 use crate::driver::RawStream;
 use crate::dtype::DType;
-use crate::engine::{checked_bytes, next_stream_id, pool::size_class};
+use crate::engine::{checked_bytes, pool::size_class};
 use crate::error::{GpuError, Result};
 use crate::ops::IGpuBackend;
 use crate::ops::core::*;
@@ -189,6 +193,28 @@ fn sized(op: &'static str, arg: &'static str, v: &View<'_>, bytes: usize) -> Res
 
 const NO_COMPILER: &str = "the CPU backend compiles no kernels";
 
+impl Kernels {
+    /// A block for so many bytes.
+    fn alloc(&self, dtype: DType, bytes: usize) -> Result<Block> {
+        // Lengths are rounded so that blocks are found again.
+        let class = size_class(bytes).ok_or_else(|| self.pool.lock().out_of_memory(bytes))?;
+        let data = self.pool.alloc(dtype, class, self.shared.caps.memory_bytes, &self.shared.allocations)?;
+        Ok(self.block(class, data))
+    }
+
+    /// A block of memory of the pool.
+    fn block(&self, bytes: usize, data: HostData) -> Block {
+        let mem = Mem::Host(HostMem { data: RwLock::new(data), write: Mutex::default() });
+        Block::new(self.shared.caps.id, self.stream, bytes, mem, Some(self.pool.clone()))
+    }
+
+    fn copy(&self, src: View<'_>, dst: ViewMut<'_>) -> Result<()> {
+        check::copy(&src, &dst)?;
+        let _timed = self.count("copy");
+        with_dtype!(src.dtype(), T => copy::<T>("copy", src, &dst.grad(false)))
+    }
+}
+
 impl CpuBackend {
     fn unsupported(&self, op: &'static str, why: &'static str) -> GpuError {
         GpuError::Unsupported { op, device: self.id(), why: why.into() }
@@ -197,20 +223,17 @@ impl CpuBackend {
 
 impl CoreOps for CpuBackend {
     fn id(&self) -> DeviceId {
-        self.shared.caps.id
+        self.kernels.shared.caps.id
     }
 
     fn caps(&self) -> &Caps {
-        &self.shared.caps
+        &self.kernels.shared.caps
     }
 
     fn alloc(&self, dtype: DType, len: usize) -> Result<Buffer> {
-        // Lengths are rounded so that blocks are found again.
         let bytes = checked_bytes("alloc", dtype, len)?;
-        let class = size_class(bytes).ok_or_else(|| self.pool.lock().out_of_memory(bytes))?;
-        let data = self.pool.alloc(dtype, class, self.shared.caps.memory_bytes, &self.shared.allocations)?;
-        let mem = Mem::Host(HostMem { data: RwLock::new(data), write: Mutex::default() });
-        let block = Block::new(self.id(), self.stream, class, mem, Some(self.pool.clone()));
+        let block = self.kernels.alloc(dtype, bytes)?;
+        self.note_block(&block);
         Ok(Buffer::new(Arc::new(block), dtype, len))
     }
 
@@ -218,8 +241,12 @@ impl CoreOps for CpuBackend {
         const OP: &str = "write_bytes";
         let v = dst.as_view();
         sized(OP, "src", &v, src.len())?;
-        self.enter();
-        self.shared.uploads.fetch_add(1, Ordering::Relaxed);
+        self.not_recorded(
+            OP,
+            "it copies from the host; make constants before the recording, or copy them from a buffer",
+        )?;
+        self.kernels.enter();
+        self.kernels.shared.uploads.fetch_add(1, Ordering::Relaxed);
         let at = v.layout().offset();
         let mut guard = write(OP, &dst)?;
         with_dtype!(v.dtype(), T => {
@@ -232,11 +259,12 @@ impl CoreOps for CpuBackend {
     fn read_bytes(&self, src: View<'_>, dst: &mut [u8]) -> Result<()> {
         const OP: &str = "read_bytes";
         sized(OP, "dst", &src, dst.len())?;
-        self.shared.syncs.fetch_add(1, Ordering::Relaxed);
+        self.not_recorded(OP, "results are there after the replay; read them then")?;
+        self.kernels.shared.syncs.fetch_add(1, Ordering::Relaxed);
         if let Some(memory) = src.block().host() {
             index_errors().check(|| *memory.write.lock().unwrap_or_else(PoisonError::into_inner))?;
         }
-        self.shared.downloads.fetch_add(1, Ordering::Relaxed);
+        self.kernels.shared.downloads.fetch_add(1, Ordering::Relaxed);
         let at = src.layout().offset();
         let guard = read(OP, &src)?;
         with_dtype!(src.dtype(), T => {
@@ -247,30 +275,31 @@ impl CoreOps for CpuBackend {
     }
 
     fn copy(&self, src: View<'_>, dst: ViewMut<'_>) -> Result<()> {
-        check::copy(&src, &dst)?;
-        let _timed = self.count("copy");
-        with_dtype!(src.dtype(), T => copy::<T>("copy", src, &dst.grad(false)))
+        recorded_call!(self, copy(src: View<'_>, dst: ViewMut<'_>))
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.shared.syncs.fetch_add(1, Ordering::Relaxed);
-        index_errors().report(self.stream)
+        self.not_recorded("synchronize", "it reports what the calls did, which are not run yet")?;
+        self.kernels.shared.syncs.fetch_add(1, Ordering::Relaxed);
+        index_errors().report(self.kernels.stream)
     }
 
     fn fork_stream(&self) -> Result<Arc<dyn IGpuBackend>> {
-        let (shared, pool, choices) = (self.shared.clone(), Arc::default(), Arc::new(self.choices.fork()));
-        Ok(Arc::new(CpuBackend { shared, pool, choices, stream: next_stream_id() }))
+        Ok(Arc::new(CpuBackend::of(self.kernels.shared.clone(), self.kernels.choices.fork())))
     }
 
     fn record(&self) -> Result<Event> {
+        self.not_recorded("record", "an event marks one point of a stream, not one of every replay")?;
         Ok(Event::new(CpuEvent(Instant::now())))
     }
 
     fn wait(&self, event: &Event) -> Result<()> {
+        self.not_recorded("wait", "an event passes once, not in every replay")?;
         event.synchronize()
     }
 
     fn adopt(&self, buffer: Buffer) -> Result<Buffer> {
+        self.not_recorded("adopt", "what a graph uses stays with its handle")?;
         // Work is done when a call returns, so any handle may use any buffer of the CPU.
         if buffer.device() == self.id() {
             return Ok(buffer);
@@ -280,7 +309,7 @@ impl CoreOps for CpuBackend {
     }
 
     fn counters(&self) -> Counters {
-        let s = &self.shared;
+        let s = &self.kernels.shared;
         Counters {
             launches: s.launches.load(Ordering::Relaxed),
             uploads: s.uploads.load(Ordering::Relaxed),
@@ -292,11 +321,12 @@ impl CoreOps for CpuBackend {
     }
 
     fn memory(&self) -> MemoryStats {
-        self.pool.lock().stats
+        self.kernels.pool.lock().stats
     }
 
     fn trim(&self) -> Result<()> {
-        self.pool.lock().flush();
+        self.not_recorded("trim", "memory is given back once, not in every replay")?;
+        self.kernels.pool.lock().flush();
         Ok(())
     }
 
@@ -311,8 +341,12 @@ impl CoreOps for CpuBackend {
                 format!("unknown operation `{op}`; known: {}", known.join(", ")).into(),
             ));
         };
+        let (choices, caps) = (&self.kernels.choices, self.caps());
+        if info.name == "capture_calls" {
+            return choices.explain(info.name, caps, &Replay);
+        }
         if vector::OPERATIONS.contains(&info.name) {
-            return self.choices.explain(info.name, &self.shared.caps, &vector::Arithmetic::F32);
+            return choices.explain(info.name, caps, &vector::Arithmetic::F32);
         }
         let source = format!("src/cpu/{}", info.family.name());
         Ok(Choice { op: info.name, chosen: vector::REFERENCE.into(), source, rejected: vec![] })

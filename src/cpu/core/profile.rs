@@ -70,7 +70,7 @@ impl CpuBackend {
             ));
         }
         let began = Instant::now();
-        TAKING.set(Some(Taking { stream: self.stream, profile: Profile::new(began), within: false }));
+        TAKING.set(Some(Taking { stream: self.kernels.stream, profile: Profile::new(began), within: false }));
         let ends = Ends;
         calls()?;
         let host_ns = since(began);

@@ -3,7 +3,7 @@
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::graph::store_opt;
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather_f64, store_f64, store_grad};
+use crate::cpu::{Kernels, gather_f64, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::graph::*;
 
@@ -34,7 +34,7 @@ fn both_ends(src: &[Option<usize>], dst: &[Option<usize>]) -> Result<Vec<Option<
     src.iter().zip(dst).map(|(u, v)| u.zip(*v)).try_vec()
 }
 
-impl GraphAttentionOps for CpuBackend {
+impl GraphAttentionOps for Kernels {
     fn edge_softmax(
         &self,
         nodes: usize,

@@ -3,7 +3,7 @@
 use crate::buffer::View;
 use crate::cpu::graph::{permuted, store_ids};
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather};
+use crate::cpu::{Kernels, gather};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::graph::*;
@@ -27,7 +27,7 @@ pub(in crate::cpu) fn counting_sort(keys: &[Option<usize>], groups: usize) -> Re
     Ok((offsets, order))
 }
 
-impl CsrOps for CpuBackend {
+impl CsrOps for Kernels {
     fn csr(&self, op: Csr, io: CsrIo<'_>) -> Result<()> {
         const OP: &str = "csr";
         let (n, rows) = check_csr(op, &io)?;

@@ -5,7 +5,7 @@ pub(super) mod csr;
 
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, activation, gather, gather_f64, gather_index, store, store_f64, store_grad};
+use crate::cpu::{Kernels, activation, gather, gather_f64, gather_index, store, store_f64, store_grad};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::graph::*;
@@ -28,7 +28,7 @@ pub(in crate::cpu) fn store_ids(op: &'static str, out: &Option<ViewMut<'_>>, ids
     }
 }
 
-impl CpuBackend {
+impl Kernels {
     /// A list of nodes; what is not below `limit` is reported and becomes `None`.
     pub(in crate::cpu) fn nodes(
         &self,
@@ -119,7 +119,7 @@ fn mean_of(x: &[f64]) -> f64 {
     x.iter().sum::<f64>() / x.len().max(1) as f64
 }
 
-impl GraphOps for CpuBackend {
+impl GraphOps for Kernels {
     fn degree(&self, dst: View<'_>, degree: ViewMut<'_>) -> Result<()> {
         const OP: &str = "degree";
         check_degree(&dst, &degree)?;

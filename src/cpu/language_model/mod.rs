@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use crate::buffer::View;
 use crate::cpu::loss::class_ids;
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather_f64, store_f64, store_grad};
+use crate::cpu::{Kernels, gather_f64, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::language_model::*;
 use crate::ops::loss::Reduction;
@@ -111,7 +111,7 @@ impl Item {
     }
 }
 
-impl LanguageModelOps for CpuBackend {
+impl LanguageModelOps for Kernels {
     fn fused_linear_cross_entropy(
         &self,
         p: &LinearCrossEntropy,

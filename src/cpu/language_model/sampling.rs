@@ -3,7 +3,7 @@
 use crate::buffer::{View, ViewMut};
 use crate::cpu::random::Words;
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather, gather_f64, store, store_f64};
+use crate::cpu::{Kernels, gather, gather_f64, store, store_f64};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::language_model::*;
@@ -44,7 +44,7 @@ fn kept(p: &LogitProcessors, l: &[f64]) -> Result<(Vec<bool>, Vec<f64>)> {
 
 /// The ids that rows have seen, where they matter; reports those out of range.
 fn seen(
-    cpu: &CpuBackend,
+    cpu: &Kernels,
     op: &'static str,
     p: &LogitProcessors,
     prev: Option<View<'_>>,
@@ -58,7 +58,7 @@ fn seen(
     Ok(ids)
 }
 
-impl SamplingOps for CpuBackend {
+impl SamplingOps for Kernels {
     fn logit_processors(
         &self,
         p: &LogitProcessors,

@@ -1,5 +1,6 @@
 //! Orthogonal and spectral decompositions.
 
+use super::singular::singular;
 use super::{Dense, Stack, joined};
 use crate::cpu::scratch::*;
 use crate::cpu::*;
@@ -50,7 +51,7 @@ fn reflect(m: &mut Dense, v: &[f64], tau: f64, from: usize) {
     }
 }
 
-impl DecompositionOps for CpuBackend {
+impl DecompositionOps for Kernels {
     fn qr(&self, io: Qr<'_>) -> Result<()> {
         const OP: &str = "qr";
         let m = check_qr(&io)?;
@@ -85,6 +86,29 @@ impl DecompositionOps for CpuBackend {
             }
             store_f64(OP, &io.w, &values)?;
             io.v.as_ref().map_or(Ok(()), |v| store_f64(OP, v, &joined(vectors)?))?;
+        }
+        store(OP, &io.info, &info)
+    }
+
+    fn svd(&self, io: Svd<'_>) -> Result<()> {
+        const OP: &str = "svd";
+        let m = check_svd(&io)?;
+        let _timed = self.count("svd");
+        let mut info = filled(io.info.numel(), 0i32)?;
+        if !m.is_empty() {
+            let stack = Stack::load(OP, io.a, m.rows, m.cols)?;
+            let mut values = with_capacity(m.batch * m.least())?;
+            let (mut left, mut right) = (with_capacity(m.batch)?, with_capacity(m.batch)?);
+            for (i, info) in info.iter_mut().enumerate() {
+                let f = singular(stack.get(i)?)?;
+                *info = i32::from(!f.converged);
+                values.try_extend(f.s)?;
+                left.try_push(f.u)?;
+                right.try_push(f.vh)?;
+            }
+            store_f64(OP, &io.s, &values)?;
+            io.u.as_ref().map_or(Ok(()), |u| store_f64(OP, u, &joined(left)?))?;
+            io.vh.as_ref().map_or(Ok(()), |vh| store_f64(OP, vh, &joined(right)?))?;
         }
         store(OP, &io.info, &info)
     }
@@ -134,19 +158,28 @@ const ROTATED: usize = 40;
 
 /// Makes elements (p, q) and (q, p) of a symmetric matrix 0, by a rotation of these rows and columns that v takes part in.
 fn rotate(a: &mut Dense, v: &mut Dense, p: usize, q: usize) {
-    let half = (a[(q, q)] - a[(p, p)]) / (2.0 * a[(p, q)]);
-    let tangent = if half < 0.0 { -1.0 } else { 1.0 } / (half.abs() + half.hypot(1.0));
-    let cosine = 1.0 / tangent.hypot(1.0);
-    let sine = tangent * cosine;
-    for m in [&mut *a, v] {
-        for r in 0..m.rows {
-            let (x, y) = (m[(r, p)], m[(r, q)]);
-            (m[(r, p)], m[(r, q)]) = (cosine * x - sine * y, sine * x + cosine * y);
-        }
-    }
+    let (cosine, sine) = rotation(a[(p, p)], a[(p, q)], a[(q, q)]);
+    turn(a, p, q, cosine, sine);
+    turn(v, p, q, cosine, sine);
     for c in 0..a.cols {
         let (x, y) = (a[(p, c)], a[(q, c)]);
         (a[(p, c)], a[(q, c)]) = (cosine * x - sine * y, sine * x + cosine * y);
     }
     (a[(p, q)], a[(q, p)]) = (0.0, 0.0);
+}
+
+/// Cosine and sine of the rotation that makes a symmetric matrix of two rows diagonal.
+pub(super) fn rotation(pp: f64, pq: f64, qq: f64) -> (f64, f64) {
+    let half = (qq - pp) / (2.0 * pq);
+    let tangent = if half < 0.0 { -1.0 } else { 1.0 } / (half.abs() + half.hypot(1.0));
+    let cosine = 1.0 / tangent.hypot(1.0);
+    (cosine, tangent * cosine)
+}
+
+/// Rotates two columns.
+pub(super) fn turn(m: &mut Dense, p: usize, q: usize, cosine: f64, sine: f64) {
+    for r in 0..m.rows {
+        let (x, y) = (m[(r, p)], m[(r, q)]);
+        (m[(r, p)], m[(r, q)]) = (cosine * x - sine * y, sine * x + cosine * y);
+    }
 }

@@ -1,6 +1,8 @@
 //! Dense linear algebra on the CPU, in f64, from the definitions: one matrix after the other, without blocks.
 
 mod decomposition;
+mod ldl;
+mod singular;
 
 use crate::cpu::scratch::*;
 use crate::cpu::*;
@@ -182,7 +184,7 @@ fn joined(all: Vec<Dense>) -> Result<Vec<f64>> {
     Ok(out)
 }
 
-impl LinalgOps for CpuBackend {
+impl LinalgOps for Kernels {
     fn cholesky(&self, upper: bool, a: View<'_>, l: ViewMut<'_>, info: ViewMut<'_>) -> Result<()> {
         const OP: &str = "cholesky";
         let m = check_cholesky(&a, &l, &info)?;

@@ -4,7 +4,7 @@ use crate::buffer::View;
 use crate::cpu::loss::class_ids;
 use crate::cpu::scratch::*;
 use crate::cpu::tape::{Tape, Var, dot, lse, sum};
-use crate::cpu::{CpuBackend, gather_f64, store_f64, store_grad};
+use crate::cpu::{Kernels, gather_f64, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::loss::*;
 
@@ -150,7 +150,7 @@ impl<'t> Batch<'t> {
     }
 }
 
-impl CpuBackend {
+impl Kernels {
     fn load_batch<'t>(
         &self,
         op: &'static str,
@@ -172,7 +172,7 @@ impl CpuBackend {
     }
 }
 
-impl BatchLossOps for CpuBackend {
+impl BatchLossOps for Kernels {
     fn batch_loss(&self, kind: BatchLoss, io: BatchLossFwd<'_>) -> Result<()> {
         const OP: &str = "batch_loss";
         let s = check_batch_loss(kind, &io)?;

@@ -9,7 +9,7 @@ mod vectorized;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::scratch::*;
 use crate::cpu::tape::{Tape, Var};
-use crate::cpu::{CpuBackend, gather, gather_f64, store_f64, store_grad};
+use crate::cpu::{Kernels, gather, gather_f64, store_f64, store_grad};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::loss::*;
@@ -240,7 +240,7 @@ fn class_weights(op: &'static str, weight: Option<View<'_>>, c: usize) -> Result
     weight.map_or_else(|| filled(c, 1.0), |w| gather_f64(op, w))
 }
 
-impl LossOps for CpuBackend {
+impl LossOps for Kernels {
     fn loss(&self, kind: Loss, reduction: Reduction, io: LossFwd<'_>) -> Result<()> {
         const OP: &str = "loss";
         check_loss(kind, reduction, &io)?;

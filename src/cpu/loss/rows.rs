@@ -6,7 +6,7 @@ use crate::buffer::View;
 use crate::cpu::loss::class_ids;
 use crate::cpu::scratch::*;
 use crate::cpu::tape::{Tape, Var, dot, lse, sum};
-use crate::cpu::{CpuBackend, gather, gather_f64, store_f64, store_grad};
+use crate::cpu::{Kernels, gather, gather_f64, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::loss::*;
 use crate::ops::loss::{Ids, Role};
@@ -316,7 +316,7 @@ impl Rows {
     }
 }
 
-impl CpuBackend {
+impl Kernels {
     fn load_rows(
         &self,
         op: &'static str,
@@ -396,7 +396,7 @@ impl CpuBackend {
     }
 }
 
-impl RowLossOps for CpuBackend {
+impl RowLossOps for Kernels {
     fn row_loss(&self, kind: RowLoss, reduction: Reduction, io: RowLossFwd<'_>) -> Result<()> {
         const OP: &str = "row_loss";
         let shape = check_row_loss(kind, reduction, &io)?;

@@ -4,7 +4,7 @@ use crate::buffer::View;
 use crate::cpu::loss::class_ids;
 use crate::cpu::scratch::*;
 use crate::cpu::tape::{Tape, Var, lse};
-use crate::cpu::{CpuBackend, gather_f64, store_f64, store_grad};
+use crate::cpu::{Kernels, gather_f64, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::loss::*;
 
@@ -134,7 +134,7 @@ fn rnnt<'t>(
     Ok(-(alpha[n] + logp[x.len() - 1][n][blank]))
 }
 
-impl CpuBackend {
+impl Kernels {
     fn load_seq(
         &self,
         op: &'static str,
@@ -156,7 +156,7 @@ impl CpuBackend {
     }
 }
 
-impl SequenceLossOps for CpuBackend {
+impl SequenceLossOps for Kernels {
     fn seq_loss(&self, kind: SeqLoss, reduction: Reduction, io: SeqLossFwd<'_>) -> Result<()> {
         const OP: &str = "seq_loss";
         let shape = check_seq_loss(kind, reduction, &io)?;

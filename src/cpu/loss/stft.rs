@@ -3,7 +3,7 @@
 use std::f64::consts::TAU;
 
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather_f64, store_f64, store_grad};
+use crate::cpu::{Kernels, gather_f64, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::loss::*;
 
@@ -95,7 +95,7 @@ fn norm(x: impl Iterator<Item = f64>) -> f64 {
     x.map(|x| x * x).sum::<f64>().sqrt()
 }
 
-impl StftLossOps for CpuBackend {
+impl StftLossOps for Kernels {
     fn stft_loss(&self, resolutions: &[StftResolution], io: StftLossFwd<'_>) -> Result<()> {
         const OP: &str = "stft_loss";
         let [_, len] = check_stft_loss(resolutions, &io)?;

@@ -7,8 +7,8 @@ use crate::buffer::View;
 use crate::cpu::scratch::*;
 use crate::cpu::values::CHUNK;
 use crate::cpu::vector::math::exp;
-use crate::cpu::vector::{self, fill, row, row_parts, simd};
-use crate::cpu::{CpuBackend, gather_f64, store_f64};
+use crate::cpu::vector::{self, fill, row, row_parts, simd_widest};
+use crate::cpu::{Kernels, gather_f64, store_f64};
 use crate::error::Result;
 use crate::ops::loss::*;
 
@@ -28,7 +28,7 @@ struct Targets {
     smoothing: f64,
 }
 
-impl CpuBackend {
+impl Kernels {
     fn targets(
         &self,
         op: &'static str,
@@ -66,7 +66,7 @@ impl CpuBackend {
             let mut loss = (1.0 - t.smoothing) * t.weights[k] * (lse - f64::from(x[k]));
             if t.smoothing > 0.0 {
                 let l = lse as f32;
-                let all = simd!(row::sum_of(&weights, x, |w, x| w * (l - x)));
+                let all = simd_widest!(row::sum_of(&weights, x, |w, x| w * (l - x)));
                 loss += t.smoothing / c as f64 * all;
             }
             [loss, lse]
@@ -113,7 +113,7 @@ impl CpuBackend {
                     let own = (1.0 - t.smoothing) * t.weights[k];
                     let (total, lse) = ((own + of_all) as f32, lse[i] as f32);
                     let g = (if p.reduction == Reduction::None { gy[i] } else { gy[0] } / den) as f32;
-                    simd!({
+                    simd_widest!({
                         let x = &x[i * c..(i + 1) * c];
                         dx.iter_mut().zip(x).for_each(|(d, x)| *d = exp(x - lse) * total);
                         dx[k] -= own as f32;
@@ -131,7 +131,7 @@ impl CpuBackend {
 
 /// ln of the sum of e^x: NaN where an element is, infinite where the largest is.
 fn log_sum_exp(x: &[f32]) -> f64 {
-    simd!({
+    simd_widest!({
         let top = row::max(x);
         let base = if top.is_finite() { top } else { 0.0 };
         f64::from(base) + row::sum_of(x, x, |x, _| exp(x - base)).ln()

@@ -3,7 +3,7 @@
 use crate::buffer::View;
 use crate::cpu::graph::{store_opt, values};
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather_f64, store_f64};
+use crate::cpu::{Kernels, gather_f64, store_f64};
 use crate::error::Result;
 use crate::ops::mesh::*;
 
@@ -131,7 +131,7 @@ fn eigen(operator: &DiffusionOperator<'_>) -> bool {
     matches!(operator, DiffusionOperator::Eigen { .. })
 }
 
-impl DiffusionOps for CpuBackend {
+impl DiffusionOps for Kernels {
     fn diffusion_conv(&self, io: Diffusion<'_>) -> Result<()> {
         let s = check_diffusion(&io)?;
         let _timed = self.count("diffusion_conv");

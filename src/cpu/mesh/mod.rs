@@ -1,19 +1,20 @@
 //! Meshes on the CPU.
 
 pub(super) mod diffusion;
+mod pool;
 
 use crate::buffer::{View, ViewMut};
 use crate::cpu::graph::csr::{counting_sort, signed_ids};
 use crate::cpu::graph::{store_ids, store_opt, values};
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather_f64, store_f64};
+use crate::cpu::{Kernels, gather_f64, store_f64};
 use crate::error::Result;
 use crate::ops::mesh::*;
 
 /// Neighbours of the elements; absent ones are `None`.
 type Lists = Vec<Vec<Option<usize>>>;
 
-impl CpuBackend {
+impl Kernels {
     fn lists(&self, op: &'static str, list: View<'_>) -> Result<Lists> {
         let (n, ways) = (list.shape()[0], list.shape()[1]);
         let ids = signed_ids(op, list)?;
@@ -49,7 +50,7 @@ fn sign(x: f64) -> f64 {
     if x == 0.0 || x.is_nan() { x.abs() } else { x.signum() }
 }
 
-impl MeshOps for CpuBackend {
+impl MeshOps for Kernels {
     fn mesh_conv(&self, kind: MeshConv, io: MeshIo<'_>) -> Result<()> {
         const OP: &str = "mesh_conv";
         let m = check_mesh_conv(kind, &io)?;

@@ -320,7 +320,7 @@ fn take_sum(
     Ok(x)
 }
 
-impl CpuBackend {
+impl Kernels {
     /// A forward call in the arithmetic that is chosen for it.
     fn norm(&self, op: &'static str, at: Places, affine: &Affine, io: Forward<'_>) -> Result<Moments> {
         match self.in_f32(op, io.x.dtype(), None)? {
@@ -370,7 +370,7 @@ impl CpuBackend {
     }
 }
 
-impl NormOps for CpuBackend {
+impl NormOps for Kernels {
     fn row_norm(&self, p: &RowNorm, io: RowNormFwd<'_>) -> Result<()> {
         let (o, [rows, cols]) = check_row_norm(p, &io)?;
         let _timed = self.count("row_norm");
@@ -461,7 +461,7 @@ impl NormOps for CpuBackend {
     }
 }
 
-impl NormBackwardOps for CpuBackend {
+impl NormBackwardOps for Kernels {
     fn row_norm_bwd(&self, p: &RowNorm, io: RowNormBwd<'_>) -> Result<()> {
         let (o, [rows, cols]) = check_row_norm_bwd(p, &io)?;
         let _timed = self.count("row_norm_bwd");

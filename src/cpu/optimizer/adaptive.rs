@@ -3,7 +3,7 @@
 use crate::buffer::ViewMut;
 use crate::cpu::optimizer::{Now, store_all};
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather_f64, store_f64};
+use crate::cpu::{Kernels, gather_f64, store_f64};
 use crate::error::Result;
 use crate::ops::optimizer::*;
 
@@ -136,7 +136,7 @@ fn adapt(rule: &AdaptiveRule, Now { lr, t, .. }: Now, k: &mut [f64], all: &mut [
     }
 }
 
-impl AdaptiveOptimizerOps for CpuBackend {
+impl AdaptiveOptimizerOps for Kernels {
     fn adaptive_step(
         &self,
         rule: &AdaptiveRule,
@@ -147,7 +147,7 @@ impl AdaptiveOptimizerOps for CpuBackend {
         const OP: &str = "adaptive_step";
         check_adaptive(rule, step, &memory, params)?;
         let _timed = self.count("adaptive_step");
-        let Some(now) = self.now(OP, step)? else { return Ok(()) };
+        let Some(now) = self.now(OP, step, params.first().map(|p| p.w.dtype()))? else { return Ok(()) };
         if params.is_empty() {
             return Ok(());
         }

@@ -12,7 +12,7 @@ use self::step::{Factors, in_place};
 use crate::buffer::{View, ViewMut};
 use crate::cpu::scratch::*;
 use crate::cpu::values::{CHUNK, Values, change};
-use crate::cpu::{CpuBackend, HostElement, gather, gather_f64, store, store_f64, with_dtype};
+use crate::cpu::{HostElement, Kernels, gather, gather_f64, store, store_f64, with_dtype};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::optimizer::*;
@@ -24,7 +24,7 @@ struct Now {
     unscale: f64,
 }
 
-impl CpuBackend {
+impl Kernels {
     pub(in crate::cpu) fn scalar(&self, op: &'static str, s: &Scalar<'_>) -> Result<f64> {
         match s {
             Scalar::Host(x) => Ok(*x),
@@ -32,8 +32,9 @@ impl CpuBackend {
         }
     }
 
-    /// The numbers of a step; `None` for one that is skipped because a gradient is not finite.
-    fn now(&self, op: &'static str, step: &Step<'_>) -> Result<Option<Now>> {
+    /// The numbers of a step of parameters of dtype `w`, the rate as their accumulator holds it, whether it lies in device memory or not; `None` for a
+    /// step that is skipped because a gradient is not finite.
+    fn now(&self, op: &'static str, step: &Step<'_>, w: Option<DType>) -> Result<Option<Now>> {
         if let Some(f) = step.found_inf
             && gather::<f32>(op, f)?[0] != 0.0
         {
@@ -44,6 +45,9 @@ impl CpuBackend {
             let n = gather_f64(op, n)?;
             lr = n[0];
             t = if matches!(step.step, Scalar::Device(_)) { t } else { n[1] };
+        }
+        if w.is_some_and(|w| w.accumulator() != DType::F64) {
+            lr = f64::from(lr as f32);
         }
         let factor = step.inv_scale.map_or(Ok(1.0), |v| Ok(gather_f64(op, v)?[0]))?;
         Ok(Some(Now { lr, t, unscale: if step.maximize { -factor } else { factor } }))
@@ -56,12 +60,14 @@ fn store_all(op: &'static str, w: &[f64], to: &ViewMut<'_>, copy: Option<&ViewMu
     copy.map_or(Ok(()), |c| store_f64(op, c, w))
 }
 
-impl OptimizerOps for CpuBackend {
+impl OptimizerOps for Kernels {
     fn optimizer_step(&self, rule: &OptimRule, step: &Step<'_>, params: &mut [ParamSlot<'_>]) -> Result<()> {
         const OP: &str = "optimizer_step";
         check_step(rule, step, params)?;
         let _timed = self.count("optimizer_step");
-        let Some(Now { lr, t, unscale }) = self.now(OP, step)? else { return Ok(()) };
+        let Some(Now { lr, t, unscale }) = self.now(OP, step, params.first().map(|p| p.w.dtype()))? else {
+            return Ok(());
+        };
         let layer_wise = matches!(rule, OptimRule::Lars { .. } | OptimRule::Lamb { .. });
         for p in params.iter_mut() {
             let by = Factors { lr, t, unscale, ratio_and_bias: (1.0, bias(rule, t)) };

@@ -4,7 +4,7 @@ use crate::buffer::View;
 use crate::cpu::optimizer::{bias, store_all, update};
 use crate::cpu::random::Words;
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather, gather_f64, store, store_f64};
+use crate::cpu::{Kernels, gather, gather_f64, store, store_f64};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::optimizer::*;
@@ -74,18 +74,18 @@ fn encode(
     store_f64(op, scales, &a)
 }
 
-impl PackedOptimizerOps for CpuBackend {
+impl PackedOptimizerOps for Kernels {
     fn optimizer_step_packed(
         &self,
         rule: &OptimRule,
         step: &Step<'_>,
-        rng: Option<&Rng<'_>>,
+        rng: Option<Rng<'_>>,
         params: &mut [PackedSlot<'_>],
     ) -> Result<()> {
         const OP: &str = "optimizer_step_packed";
-        check_packed(rule, step, rng, params)?;
+        check_packed(rule, step, rng.as_ref(), params)?;
         let _timed = self.count("optimizer_step_packed");
-        let Some(now) = self.now(OP, step)? else { return Ok(()) };
+        let Some(now) = self.now(OP, step, params.first().map(|p| p.w.dtype()))? else { return Ok(()) };
         let factors = (1.0, bias(rule, now.t));
         for (j, p) in params.iter().filter(|p| p.w.numel() > 0).enumerate() {
             let words = rng.map(|r| Words::new(OP, &r.at(r.stream.wrapping_add(j as u64), r.offset)));

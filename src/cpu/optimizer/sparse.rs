@@ -2,17 +2,17 @@
 
 use crate::cpu::optimizer::{bias, update};
 use crate::cpu::scratch::*;
-use crate::cpu::{CpuBackend, gather_f64, store_f64};
+use crate::cpu::{Kernels, gather_f64, store_f64};
 use crate::error::Result;
 use crate::ops::optimizer::*;
 
-impl SparseOptimizerOps for CpuBackend {
+impl SparseOptimizerOps for Kernels {
     fn optimizer_step_rows(&self, rule: &OptimRule, step: &Step<'_>, param: RowSlot<'_>) -> Result<()> {
         const OP: &str = "optimizer_step_rows";
         let [n, width] = check_rows(rule, step, &param)?;
         let _timed = self.count("optimizer_step_rows");
         let ids = self.lookup(OP, param.ids, n)?;
-        let Some(now) = self.now(OP, step)? else { return Ok(()) };
+        let Some(now) = self.now(OP, step, Some(param.w.dtype()))? else { return Ok(()) };
         let factors = (1.0, bias(rule, now.t));
         let rows = gather_f64(OP, param.rows)?;
         // The rows of one id side by side, in the order in which they came.

@@ -1,7 +1,10 @@
 //! Steps of the common rules in f32: what f32 parameters with f32 states are updated with.
+//!
+//! Loops copy their numbers first: a number that a closure refers to could be what the loop writes, for all that the compiler knows, and would be read
+//! again for every element.
 
 use crate::cpu::optimizer::step::Factors;
-use crate::cpu::vector::simd;
+use crate::cpu::vector::{simd, simd_widest};
 use crate::ops::optimizer::OptimRule;
 
 /// Whether [`update`] has the rule.
@@ -24,12 +27,17 @@ pub(super) fn update<const N: usize>(
     match *rule {
         OptimRule::Sgd { wd } => {
             let wd = wd as f32;
-            simd!(w.iter_mut().zip(g).for_each(|(w, g)| *w -= lr * (scale * g + wd * *w)));
+            simd!({
+                let [lr, scale, wd] = [lr, scale, wd];
+                w.iter_mut().zip(g).for_each(|(w, g)| *w -= lr * (scale * g + wd * *w));
+            });
         }
         OptimRule::Momentum { mu, damp, wd, nesterov } => {
             let [mu, fresh, wd] = [mu, 1.0 - damp, wd].map(|x| x as f32);
             let first = by.t == 1.0;
             simd!({
+                let [mu, fresh, wd, scale, lr] = [mu, fresh, wd, scale, lr];
+                let (first, nesterov) = (first, nesterov);
                 for ((w, g), m) in w.iter_mut().zip(g).zip(m) {
                     let g = scale * g + wd * *w;
                     *m = if first { g } else { mu * *m + fresh * g };
@@ -39,11 +47,11 @@ pub(super) fn update<const N: usize>(
         }
         OptimRule::Adam { b1, b2, eps, wd } => {
             let wd = wd as f32;
-            adam([w, m, v], g, by, [b1, b2, eps], |w, g| (w, scale * g + wd * w));
+            adam([w, m, v], g, by, [b1, b2, eps], move |w, g| (w, scale * g + wd * w));
         }
         OptimRule::AdamW { b1, b2, eps, wd } => {
             let shrink = (1.0 - by.lr * wd) as f32;
-            adam([w, m, v], g, by, [b1, b2, eps], |w, g| (shrink * w, scale * g));
+            adam([w, m, v], g, by, [b1, b2, eps], move |w, g| (shrink * w, scale * g));
         }
         _ => {}
     }
@@ -55,14 +63,16 @@ fn adam(
     g: &[f32],
     by: &Factors,
     [b1, b2, eps]: [f64; 3],
-    decay: impl Fn(f32, f32) -> (f32, f32),
+    decay: impl Fn(f32, f32) -> (f32, f32) + Copy,
 ) {
     let [c1, c2] = by.ratio_and_bias.1;
     let (rate, root) = ((by.lr / c1) as f32, (1.0 / c2.sqrt()) as f32);
     let [old1, new1, old2, new2, eps] = [b1, 1.0 - b1, b2, 1.0 - b2, eps].map(|x| x as f32);
-    simd!({
+    simd_widest!({
+        let [old1, new1, old2, new2, eps, rate, root] = [old1, new1, old2, new2, eps, rate, root];
+        let decayed_by = decay;
         for (((w, m), v), g) in w.iter_mut().zip(m).zip(v).zip(g) {
-            let (decayed, g) = decay(*w, *g);
+            let (decayed, g) = decayed_by(*w, *g);
             *m = old1 * *m + new1 * g;
             *v = old2 * *v + new2 * g * g;
             *w = decayed - rate * *m / (v.sqrt() * root + eps);

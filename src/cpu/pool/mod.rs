@@ -10,7 +10,7 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::scratch::*;
 use crate::cpu::values::CHUNK;
 use crate::cpu::vector::with_narrow;
-use crate::cpu::{CpuBackend, gather, gather_f64, store, store_f64, store_grad};
+use crate::cpu::{Kernels, gather, gather_f64, store, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::pool::*;
 
@@ -91,7 +91,7 @@ fn divisor(g: &PoolGeometry, count: usize) -> f64 {
     g.divisor.map_or(count as f64, |d| d as f64)
 }
 
-impl PoolOps for CpuBackend {
+impl PoolOps for Kernels {
     fn max_pool(
         &self,
         windows: Pooling,

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::{Windows, divisor, part};
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::cpu::CpuBackend;
+use crate::cpu::Kernels;
 use crate::cpu::scratch::*;
 use crate::cpu::values::{CHUNK, Values, change_all};
 use crate::cpu::vector::{Narrow, simd};
@@ -44,18 +44,87 @@ fn sum<T: Narrow>(plane: &[T], cells: &[usize]) -> f64 {
     simd!(plane[range].chunks(SUMMED).map(part).sum())
 }
 
-/// Place and value of a window's maximum: the first of the largest cells, or the last that is NaN.
-#[inline]
-fn maximum<T: Narrow>(plane: &[T], cells: &[usize]) -> (i32, f32) {
-    let Some((&first, others)) = cells.split_first() else { return (-1, f32::NEG_INFINITY) };
-    let (mut at, mut value) = (first, plane[first].widen());
-    for &c in others {
-        let x = plane[c].widen();
-        if x > value || x.is_nan() {
-            (at, value) = (c, x);
+/// Windows that follow each other, each the one before moved by `step` cells.
+struct Run {
+    windows: Range<usize>,
+    step: usize,
+}
+
+impl Run {
+    fn all(windows: &Windows) -> Result<Vec<Run>> {
+        let mut runs: Vec<Run> = Vec::new();
+        let mut last: &[usize] = &[];
+        for (i, (cells, _)) in windows.iter().enumerate() {
+            let step = match (last.first(), cells.first()) {
+                (Some(a), Some(b)) if b > a => b - a,
+                _ => 0,
+            };
+            let moved =
+                step > 0 && last.len() == cells.len() && last.iter().zip(cells).all(|(a, b)| a + step == *b);
+            match runs.last_mut() {
+                Some(run) if moved && (run.step == step || run.windows.len() == 1) => {
+                    (run.windows.end, run.step) = (i + 1, step);
+                }
+                _ => runs.try_push(Run { windows: i..i + 1, step: 1 })?,
+            }
+            last = cells;
+        }
+        Ok(runs)
+    }
+}
+
+/// Windows whose cells are brought together at a time, where they do not lie side by side.
+const TOGETHER: usize = 64;
+
+/// Values and places of the maxima of a run of windows, of which `cells` is the first: the first of the largest cells, or the last that is NaN.
+#[inline(always)]
+fn maxima(plane: &[f32], cells: &[usize], step: usize, y: &mut [f32], at: &mut [i32]) {
+    y.fill(f32::NEG_INFINITY);
+    at.fill(-1);
+    for (i, &c) in cells.iter().enumerate() {
+        let any = i == 0;
+        if step == 1 {
+            larger(&plane[c..], any, [c, 1], y, at);
+            continue;
+        }
+        for (j, (y, at)) in y.chunks_mut(TOGETHER).zip(at.chunks_mut(TOGETHER)).enumerate() {
+            let first = c + j * TOGETHER * step;
+            let mut x = [0.0; TOGETHER];
+            bring_together(&plane[first..], step, &mut x[..y.len()]);
+            larger(&x, any, [first, step], y, at);
         }
     }
-    (at as i32, value)
+}
+
+/// Every element of `x` that is `step` behind the one before.
+#[inline(always)]
+fn bring_together(x: &[f32], step: usize, to: &mut [f32]) {
+    let pairs = if step == 2 { x.as_chunks::<2>().0 } else { &[] };
+    to.iter_mut().zip(pairs).for_each(|(to, x)| *to = x[0]);
+    // Of the last pair there may be the first alone.
+    let done = pairs.len().min(to.len());
+    to[done..]
+        .iter_mut()
+        .zip(x[(done * step).min(x.len())..].iter().step_by(step))
+        .for_each(|(to, x)| *to = *x);
+}
+
+/// Values replaced by those of `x` that are larger, or NaN, or `any`, and their places, which begin at `c`.
+#[inline(always)]
+fn larger(x: &[f32], any: bool, [c, step]: [usize; 2], y: &mut [f32], at: &mut [i32]) {
+    let (c, step) = (c as i32, step as i32);
+    for (i, ((y, at), &x)) in (0i32..).zip(y.iter_mut().zip(at).zip(x)) {
+        let take = any | (x > *y) | x.is_nan();
+        *y = if take { x } else { *y };
+        *at = if take { c + i * step } else { *at };
+    }
+}
+
+/// Planes of 16-bit data as f32, and places of maxima that nobody asked for.
+struct Room {
+    x: Vec<f32>,
+    y: Vec<f32>,
+    at: Vec<i32>,
 }
 
 /// Lets `f` add to each plane of a gradient in f32, which begins with what is there, or with zeros.
@@ -90,7 +159,7 @@ pub(super) fn why_not(g: &PoolGeometry) -> Option<&'static str> {
         .then_some("planes without elements are done by the reference")
 }
 
-impl CpuBackend {
+impl Kernels {
     pub(super) fn max_pool_in_f32<T: Narrow>(
         &self,
         g: &PoolGeometry,
@@ -100,26 +169,40 @@ impl CpuBackend {
     ) -> Result<()> {
         const OP: &str = "max_pool";
         let (x, windows, m) = (Values::<T>::new(OP, x, &[y.block().id()])?, Windows::new(g)?, g.windows());
-        let plane = |p: usize, y: &mut [T], at: &mut [i32]| {
-            let x = &x[part(p, g.plane())];
-            for (i, (y, (cells, _))) in y.iter_mut().zip(windows.iter()).enumerate() {
-                let (place, value) = maximum(x, cells);
-                *y = T::narrow(value);
-                if let Some(at) = at.get_mut(i) {
-                    *at = place;
-                }
-            }
+        let runs = Run::all(&windows)?;
+        let plane = |room: &mut Room, p: usize, y: &mut [T], at: &mut [i32]| {
+            let x = T::widened(&x[part(p, g.plane())], &mut room.x);
+            T::change(y, &mut room.y, |y| {
+                simd!(for Run { windows: w, step } in &runs {
+                    let cells = &windows.cells[windows.windows[w.start].0.clone()];
+                    maxima(x, cells, *step, &mut y[w.clone()], &mut at[w.clone()]);
+                });
+            });
+        };
+        let wide = |n| filled(if T::DTYPE == DType::F32 { 0 } else { n }, 0.0f32);
+        let room = || -> Result<Room> {
+            let at = filled(if index.is_none() { m } else { 0 }, 0i32)?;
+            Ok(Room { x: wide(g.plane())?, y: wide(m)?, at })
         };
         change_all::<T>(OP, &y, |y| {
             let y = y.par_chunks_mut(m).with_min_len(several(m)).enumerate();
-            match index {
-                Some(index) => change_all::<i32>(OP, &index, |at| {
-                    y.zip(at.par_chunks_mut(m)).for_each(|((p, y), at)| plane(p, y, at));
-                    Ok(())
+            match &index {
+                Some(index) => change_all::<i32>(OP, index, |at| {
+                    let both = y.zip(at.par_chunks_mut(m)).map_init(room, |room, ((p, y), at)| {
+                        plane(room.as_mut().map_err(|e| e.clone())?, p, y, at);
+                        Ok(())
+                    });
+                    both.try_for_each(|r| r)
                 }),
                 None => {
-                    y.for_each(|(p, y)| plane(p, y, &mut []));
-                    Ok(())
+                    let planes = y.map_init(room, |room, (p, y)| {
+                        let room = room.as_mut().map_err(|e| e.clone())?;
+                        let mut at = std::mem::take(&mut room.at);
+                        plane(room, p, y, &mut at);
+                        room.at = at;
+                        Ok(())
+                    });
+                    planes.try_for_each(|r| r)
                 }
             }
         })

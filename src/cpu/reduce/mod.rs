@@ -191,7 +191,7 @@ fn first_best<T: Copy>(v: &[T], better: impl Fn(T, T) -> bool) -> usize {
     (1..v.len()).fold(0, |best, i| if better(v[i], v[best]) { i } else { best })
 }
 
-impl CpuBackend {
+impl Kernels {
     fn reduce_checked(
         &self,
         name: &'static str,
@@ -226,7 +226,7 @@ impl CpuBackend {
     }
 }
 
-impl ReduceOps for CpuBackend {
+impl ReduceOps for Kernels {
     fn reduce(&self, op: Reduce, axes: &[usize], x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let a = check_reduce(op, axes, &x, &y)?;
         self.reduce_checked("reduce", op, &a, x, &y)

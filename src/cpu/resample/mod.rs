@@ -7,7 +7,7 @@ use crate::cpu::scratch::*;
 use std::cmp::Ordering;
 
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::cpu::{CpuBackend, gather, gather_f64, store, store_f64, store_grad};
+use crate::cpu::{Kernels, gather, gather_f64, store, store_f64, store_grad};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::pool::{PoolOps, Pooling};
@@ -146,7 +146,7 @@ fn each_point(s: &AffineSizes, align: bool, mut f: impl FnMut(usize, &[f64]) -> 
     Ok(())
 }
 
-impl ResampleOps for CpuBackend {
+impl ResampleOps for Kernels {
     fn interpolate(&self, p: Interpolate, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         const OP: &str = "interpolate";
         let s = check_interpolate(p, &x, &y)?;

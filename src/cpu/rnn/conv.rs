@@ -88,7 +88,7 @@ fn peep(s: &ConvLstmSizes, e: usize) -> [usize; 3] {
     [0, 1, 2].map(|k| if s.shared_p { k * s.hidden + c } else { (k * s.hidden + c) * s.pixels() + p })
 }
 
-impl ConvLstmOps for CpuBackend {
+impl ConvLstmOps for Kernels {
     fn conv_lstm(&self, _: Precision, io: ConvLstmFwd<'_>) -> Result<()> {
         const OP: &str = "conv_lstm";
         let s = check_conv_lstm(&io)?;

@@ -3,10 +3,10 @@
 pub(super) mod conv;
 mod vectorized;
 
+use crate::cpu::matmul::{Place, product};
 use crate::cpu::scratch::*;
 use crate::cpu::vector::{matrix_column_sums, with_narrow};
 use crate::cpu::*;
-use crate::matmul::{Place, product};
 use crate::ops::gemm::Precision;
 use crate::ops::rnn::*;
 
@@ -31,10 +31,8 @@ pub(in crate::cpu) fn times(op: &'static str, a: Matrix<'_>, b: Matrix<'_>) -> R
     }
     let place = Place { at: 0, rows: n, cols: 1 };
     let threads = m * n * k > 1 << 18;
-    match product((m, n, k), 1.0, (a.0, a.place()), (b.0, b.place()), 0.0, (&mut y, place), threads) {
-        true => Ok(y),
-        false => Err(wrong_storage(op, DType::F64)),
-    }
+    product(op, (m, n, k), 1.0, (a.0, a.place()), (b.0, b.place()), 0.0, (&mut y, place), threads)?;
+    Ok(y)
 }
 
 /// The value after a trip through a storage type.
@@ -112,7 +110,7 @@ fn row_lengths(op: &'static str, v: Option<View<'_>>, s: &RnnSizes) -> Result<Ve
     }
 }
 
-impl RnnOps for CpuBackend {
+impl RnnOps for Kernels {
     fn rnn(&self, cell: RnnCell, p: &Recurrence, io: RnnFwd<'_>) -> Result<()> {
         const OP: &str = "rnn";
         let s = check_rnn(cell, p, &io)?;
@@ -318,7 +316,7 @@ impl RnnOps for CpuBackend {
     }
 }
 
-impl RnnBackwardOps for CpuBackend {
+impl RnnBackwardOps for Kernels {
     fn rnn_bwd(&self, cell: RnnCell, p: &Recurrence, io: RnnBwd<'_>) -> Result<()> {
         const OP: &str = "rnn_bwd";
         let s = check_rnn_bwd(cell, p, &io)?;

@@ -21,7 +21,7 @@ fn for_slices([outer, cols, inner]: [usize; 3], mut f: impl FnMut(&[usize])) -> 
     Ok(())
 }
 
-impl SoftmaxOps for CpuBackend {
+impl SoftmaxOps for Kernels {
     fn softmax(&self, kind: Softmax, axis: usize, x: View<'_>, y: ViewMut<'_>) -> Result<()> {
         let shape = check_softmax(axis, &x, &y)?;
         let _timed = self.count("softmax");

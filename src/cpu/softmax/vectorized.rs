@@ -6,13 +6,13 @@ use crate::buffer::{GradMut, View};
 use crate::cpu::scratch::*;
 use crate::cpu::values::CHUNK;
 use crate::cpu::vector::math::exp;
-use crate::cpu::vector::{self, fill, row, row_parts, simd};
+use crate::cpu::vector::{self, fill, row, row_parts, simd_widest};
 use crate::error::Result;
 use crate::ops::softmax::Softmax;
 
 /// y = softmax(y) of rows.
 fn rows(kind: Softmax, y: &mut [f32], cols: usize) {
-    simd!({
+    simd_widest!({
         for y in y.chunks_exact_mut(cols) {
             let top = row::max(y);
             match kind {
@@ -34,7 +34,7 @@ fn rows(kind: Softmax, y: &mut [f32], cols: usize) {
 fn columns(kind: Softmax, y: &mut [f32], inner: usize) -> Result<()> {
     let mut top = repeated(inner, f32::NEG_INFINITY)?;
     let mut sums = filled(inner, 0.0f64)?;
-    simd!({
+    simd_widest!({
         for y in y.chunks_exact(inner) {
             top.iter_mut().zip(y).for_each(|(m, y)| *m = if *y > *m { *y } else { *m });
         }
@@ -49,7 +49,7 @@ fn columns(kind: Softmax, y: &mut [f32], inner: usize) -> Result<()> {
     });
     let log = kind == Softmax::LogSoftmax;
     let last: Vec<f32> = sums.iter().map(|s| if log { s.ln() } else { 1.0 / s } as f32).try_vec()?;
-    simd!({
+    simd_widest!({
         for y in y.chunks_exact_mut(inner) {
             match kind {
                 Softmax::Softmax => y.iter_mut().zip(&last).for_each(|(y, f)| *y *= f),
@@ -83,7 +83,7 @@ impl Backward {
     }
 
     fn rows(&self, [d, y]: [&[f32]; 2], dx: &mut [f32], cols: usize) {
-        simd!({
+        simd_widest!({
             for (dx, (d, y)) in dx.chunks_exact_mut(cols).zip(d.chunks_exact(cols).zip(y.chunks_exact(cols)))
             {
                 let sum = row::sum_of(d, y, |d, y| self.term(d, y)) as f32;
@@ -94,7 +94,7 @@ impl Backward {
 
     fn columns(&self, [d, y]: [&[f32]; 2], dx: &mut [f32], inner: usize) -> Result<()> {
         let mut sums = filled(inner, 0.0f64)?;
-        simd!({
+        simd_widest!({
             for (d, y) in d.chunks_exact(inner).zip(y.chunks_exact(inner)) {
                 let both = sums.iter_mut().zip(d.iter().zip(y));
                 both.for_each(|(s, (d, y))| *s += f64::from(self.term(*d, *y)));
@@ -187,7 +187,7 @@ pub(super) fn masked_softmax(
     fill(op, y, |y| {
         row_parts(y, cols, |first, y| {
             let part = first..first + y.len();
-            simd!(y.iter_mut().zip(&x[part.clone()]).for_each(|(y, x)| *y = scale * x));
+            simd_widest!(y.iter_mut().zip(&x[part.clone()]).for_each(|(y, x)| *y = scale * x));
             if let Some(mask) = &mask {
                 vector::add(y, &mask[part]);
             }

@@ -1,7 +1,7 @@
 //! Activations and their derivatives in f32, in place on slices. Those that training rarely meets are computed element by element in f64.
 
 use super::math::{exp, normal_cdf, normal_pdf, sigmoid, sigmoid_and_slope, softplus, tanh};
-use super::simd;
+use super::simd_widest;
 use crate::cpu::activation as reference;
 use crate::ops::activation::Activation;
 
@@ -17,12 +17,12 @@ fn gated(x: f32, gate: f32) -> f32 {
 
 /// y = f(y)
 fn each(y: &mut [f32], f: impl Fn(f32) -> f32) {
-    simd!(y.iter_mut().for_each(|y| *y = f(*y)));
+    simd_widest!(y.iter_mut().for_each(|y| *y = f(*y)));
 }
 
 /// d = f(d, s)
 fn each_pair(d: &mut [f32], s: &[f32], f: impl Fn(f32, f32) -> f32) {
-    simd!(d.iter_mut().zip(s).for_each(|(d, s)| *d = f(*d, *s)));
+    simd_widest!(d.iter_mut().zip(s).for_each(|(d, s)| *d = f(*d, *s)));
 }
 
 /// y = act(y)

@@ -9,24 +9,41 @@ pub(in crate::cpu) mod math;
 pub(in crate::cpu) mod product;
 pub(in crate::cpu) mod row;
 
-use std::ops::{Add, Mul};
+use std::ops::{Add, Deref, DerefMut, Mul, Range};
+use std::sync::RwLockWriteGuard;
 
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use crate::buffer::{GradMut, View};
+use crate::buffer::{GradMut, HostData, View, ViewMut};
+use crate::cpu::core::REPLAYS;
 use crate::cpu::scratch::*;
-use crate::cpu::values::{CHUNK, Values, change};
-use crate::cpu::{CpuBackend, HostElement, store, write, wrong_storage};
+use crate::cpu::values::{CHUNK, Values, change, change_all};
+use crate::cpu::{HostElement, Kernels, store, write, wrong_storage};
 use crate::device::Caps;
 use crate::dtype::DType;
 use crate::engine::plan::{Choices, Problem, Reason, Variant};
 use crate::error::Result;
 
-/// Runs `f` with the vector instructions of the processor.
+/// Runs `f` with the widest vector instructions of the processor, for loops that wait for arithmetic.
+#[inline]
+pub(in crate::cpu) fn widest<R>(f: impl FnOnce() -> R) -> R {
+    pulp::Arch::new().dispatch(f)
+}
+
+/// Runs `f` with the vector instructions of the processor: those of AVX2 where there is AVX-512, too. Most loops wait for memory.
 #[inline]
 pub(in crate::cpu) fn vectorized<R>(f: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(f)
+    match pulp::Arch::new() {
+        #[cfg(target_arch = "x86_64")]
+        pulp::Arch::V4(s) => (*s).vectorize(f),
+        #[cfg(target_arch = "x86_64")]
+        pulp::Arch::V3(s) => s.vectorize(f),
+        #[cfg(target_arch = "x86_64")]
+        _ => f(),
+        #[cfg(not(target_arch = "x86_64"))]
+        arch => arch.dispatch(f),
+    }
 }
 
 /// As [`vectorized`], for an expression that is inlined whatever its size: long closures stay functions without these instructions.
@@ -39,6 +56,17 @@ macro_rules! simd {
     };
 }
 pub(in crate::cpu) use simd;
+
+/// As [`simd`], by [`widest`].
+macro_rules! simd_widest {
+    ($body:expr) => {
+        $crate::cpu::vector::widest(
+            #[inline(always)]
+            || $body,
+        )
+    };
+}
+pub(in crate::cpu) use simd_widest;
 
 /// Arithmetic of f32 and f64.
 pub(in crate::cpu) trait Float: HostElement + Add<Output = Self> + Mul<Output = Self> {}
@@ -137,6 +165,7 @@ pub(in crate::cpu) const OPERATIONS: &[&str] = &[
     "batch_norm",
     "batch_norm_bwd",
     "binary",
+    "binary_bwd",
     "conv",
     "conv_bwd",
     "conv_transpose",
@@ -215,14 +244,14 @@ impl Problem for Arithmetic {
 /// The pins of `TREFOIL_VARIANT` that name a variant of this backend; others are meant for other devices.
 pub(in crate::cpu) fn pins_of_environment() -> Choices {
     let choices = Choices::from_env().unwrap_or_default();
-    choices.retain(|pin| [VECTORIZED, REFERENCE].contains(&pin));
+    choices.retain(|pin| [VECTORIZED, REFERENCE].contains(&pin) || REPLAYS.contains(&pin));
     choices
 }
 
 /// What is said of functions that only the reference has.
 pub(in crate::cpu) const NO_F32: &str = "this function is computed in f64";
 
-impl CpuBackend {
+impl Kernels {
     /// Whether `op` is computed in f32 for data of this type; `without`: why it has no such variant for its other arguments. Errors: a pinned
     /// variant that does not apply.
     pub(in crate::cpu) fn in_f32(
@@ -234,7 +263,7 @@ impl CpuBackend {
         self.choices.plan(op, &self.shared.caps, &Arithmetic { dtype, without, few: false })
     }
 
-    /// As [`CpuBackend::in_f32`] for `elements` of them: few are computed in f64, which costs nothing there, unless a pin says otherwise.
+    /// As [`Kernels::in_f32`] for `elements` of them: few are computed in f64, which costs nothing there, unless a pin says otherwise.
     pub(in crate::cpu) fn in_f32_unless_few(
         &self,
         op: &'static str,
@@ -339,6 +368,83 @@ pub(in crate::cpu) fn fill(
     let mut all = filled(l.numel(), 0.0)?;
     f(&mut all)?;
     put(op, out, &all)
+}
+
+/// Lets `f` write a result in row-major order, or add to it, as f32: it gets the memory and the factor of what is there, 0 or 1.
+pub(in crate::cpu) fn write_or_add(
+    op: &'static str,
+    out: &GradMut<'_>,
+    f: impl FnOnce(&mut [f32], f32) -> Result<()>,
+) -> Result<()> {
+    if out.out.dtype() == DType::F32 && out.out.layout().is_contiguous() {
+        return change_all::<f32>(op, &out.out, |y| f(y, if out.accumulate { 1.0 } else { 0.0 }));
+    }
+    let mut all = filled(out.out.numel(), 0.0)?;
+    f(&mut all, 0.0)?;
+    put(op, out, &all)
+}
+
+/// Blocks of the operands of a call, as often as it names them.
+pub(in crate::cpu) struct Blocks(pub(in crate::cpu) Vec<u64>);
+
+impl Blocks {
+    /// The `others` of [`values`]: all of them where another operand lies in the block of this one.
+    pub(in crate::cpu) fn of_others(&self, v: &View<'_>) -> &[u64] {
+        let id = v.block().id();
+        if self.0.iter().filter(|b| **b == id).count() > 1 { &self.0 } else { &[] }
+    }
+}
+
+/// Memory for a result in row-major order as f32: where it lies, if it lies so and no other operand is in its block. It holds anything at first.
+pub(in crate::cpu) enum Written<'a> {
+    Held(RwLockWriteGuard<'a, HostData>, Range<usize>),
+    Own(Vec<f32>),
+}
+
+impl<'a> Written<'a> {
+    /// For a result, or `len` elements that nobody wants to keep.
+    pub(in crate::cpu) fn new(
+        op: &'static str,
+        v: Option<&ViewMut<'a>>,
+        len: usize,
+        blocks: &Blocks,
+    ) -> Result<Self> {
+        let fits = |v: &&ViewMut<'_>| v.dtype() == DType::F32 && v.is_contiguous();
+        match v.filter(fits).filter(|v| blocks.of_others(&v.as_view()).is_empty()) {
+            Some(v) => {
+                let at = v.layout().offset();
+                Ok(Written::Held(write(op, v)?, at..at + v.numel()))
+            }
+            None => filled(len, 0.0).map(Written::Own),
+        }
+    }
+
+    /// Stores what does not lie in its place.
+    pub(in crate::cpu) fn store(self, op: &'static str, v: Option<ViewMut<'_>>) -> Result<()> {
+        match (self, v) {
+            (Written::Own(data), Some(v)) => put(op, &v.grad(false), &data),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Deref for Written<'_> {
+    type Target = [f32];
+    fn deref(&self) -> &[f32] {
+        match self {
+            Written::Held(guard, range) => f32::slice(guard).map_or(&[], |s| &s[range.clone()]),
+            Written::Own(data) => data,
+        }
+    }
+}
+
+impl DerefMut for Written<'_> {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        match self {
+            Written::Held(guard, range) => f32::slice_mut(guard).map_or(&mut [], |s| &mut s[range.clone()]),
+            Written::Own(data) => data,
+        }
+    }
 }
 
 /// Stores or adds row-major values.

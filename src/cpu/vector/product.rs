@@ -1,9 +1,7 @@
 //! Products of matrices in slices of f32.
 
-use crate::cpu::wrong_storage;
-use crate::dtype::DType;
+use crate::cpu::matmul::{Place, product, product_of_panels};
 use crate::error::Result;
-use crate::matmul::{Place, product};
 
 /// Multiplications below which one thread is faster than several.
 const SMALL: usize = 48 * 48 * 256;
@@ -29,5 +27,19 @@ pub(in crate::cpu) fn multiply(
     alone: bool,
 ) -> Result<()> {
     let threads = alone && m * n * k >= SMALL;
-    if product((m, n, k), 1.0, a, b, beta, y, threads) { Ok(()) } else { Err(wrong_storage(op, DType::F32)) }
+    product(op, (m, n, k), 1.0, a, b, beta, y, threads)
+}
+
+/// As [`multiply`] for B as [panels](crate::cpu::matmul::panel).
+pub(in crate::cpu) fn multiply_panels(
+    op: &'static str,
+    (m, n, k): (usize, usize, usize),
+    a: (&[f32], Place),
+    b: &[f32],
+    beta: f32,
+    y: (&mut [f32], Place),
+    alone: bool,
+) -> Result<()> {
+    let threads = alone && m * n * k >= SMALL;
+    product_of_panels(op, (m, n, k), 1.0, a, b, beta, y, threads)
 }

@@ -6,6 +6,16 @@ const LANES: usize = 32;
 /// Elements that are added in f32, in [`LANES`] sums; those, what is left over, and the sums of blocks are added in f64.
 const BLOCK: usize = 1024;
 
+/// All accumulators combined: halves of them with each other, which are vectors, too.
+#[inline(always)]
+fn halve<T: Copy>(mut all: [T; LANES], f: impl Fn(T, T) -> T) -> T {
+    for half in [16, 8, 4, 2, 1] {
+        let (low, high) = all.split_at_mut(half);
+        low.iter_mut().zip(&*high).for_each(|(a, b)| *a = f(*a, *b));
+    }
+    all[0]
+}
+
 /// The sum of f over elements of two slices of one length, at most [`BLOCK`].
 #[inline(always)]
 fn block_sum(a: &[f32], b: &[f32], f: &impl Fn(f32, f32) -> f32) -> f64 {
@@ -15,7 +25,7 @@ fn block_sum(a: &[f32], b: &[f32], f: &impl Fn(f32, f32) -> f32) -> f64 {
     for (a, b) in a.zip(b) {
         sums.iter_mut().zip(a.iter().zip(b)).for_each(|(s, (a, b))| *s += f(*a, *b));
     }
-    sums.iter().map(|s| f64::from(*s)).sum::<f64>() + rest
+    halve(sums.map(f64::from), |a, b| a + b) + rest
 }
 
 /// The sum of f over elements of two slices of one length.
@@ -46,7 +56,7 @@ pub(in crate::cpu) fn fold(x: &[f32], start: f32, f: impl Fn(f32, f32) -> f32) -
     for x in x {
         all.iter_mut().zip(x).for_each(|(m, x)| *m = f(*m, *x));
     }
-    all.into_iter().fold(rest, f)
+    f(rest, halve(all, &f))
 }
 
 /// The largest element that is not NaN; -inf for none.

@@ -4,6 +4,9 @@
 //! compile and tables of addresses be uploaded meanwhile. At the end the list is queued once on a stream of its own that the driver records into a graph,
 //! if it can; else every replay queues the list on the handle's stream.
 
+mod fusion;
+mod lanes;
+mod native;
 mod pool;
 mod queued;
 
@@ -13,17 +16,53 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use self::fusion::{Item, Plan, Space};
+use self::lanes::{MOST_LANES, lanes};
 use self::pool::GraphPool;
+pub(crate) use self::queued::{About, QueuedAttention, QueuedBlas, QueuedConv, output_bits};
 use self::queued::{Queued, Value};
-pub(crate) use self::queued::{QueuedAttention, QueuedBlas, QueuedConv};
 use super::launch::{Table, name_kernel};
+use super::plan::{Problem, Reason, Variant};
 use super::{Engine, lock};
 use crate::buffer::{Block, Buffer, Mem, View};
+use crate::device::Caps;
 use crate::driver::{Arg, LaunchConfig, RawFunction, RawGraph, RawMem, RawStream, StreamGraphs};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 use crate::index_error;
-use crate::ops::core::{BackendGraph, Graph, GraphInfo};
+use crate::ops::core::{BackendGraph, Choice, Graph, GraphInfo};
+
+/// How a recording is replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// With fused calls.
+    Fused,
+    /// The same, independent calls at the same time where the driver makes graphs.
+    Parallel,
+    /// Call by call as it was recorded.
+    Plain,
+}
+
+/// A recording; all can be replayed in every way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct CaptureProblem;
+
+impl Problem for CaptureProblem {
+    type Plan = Mode;
+
+    const VARIANTS: &'static [Variant] = &[
+        Variant { name: "parallel", source: "src/engine/capture/lanes.rs" },
+        Variant { name: "fused", source: "src/engine/capture/fusion" },
+        Variant { name: "plain", source: "src/engine/capture" },
+    ];
+
+    fn plan(&self, variant: usize, _: &Caps) -> std::result::Result<Mode, Reason> {
+        Ok([Mode::Parallel, Mode::Fused, Mode::Plain][variant])
+    }
+}
+
+/// Calls for which memory stays as it is behind its last reader, where calls run side by side: who overwrites it has to wait.
+const SLACK: usize = 8;
 
 /// Whether a handle records, and what it has recorded.
 #[derive(Default)]
@@ -36,7 +75,7 @@ pub(crate) struct Capture {
 }
 
 /// A number of the calling thread, not 0.
-pub(super) fn thread() -> u64 {
+pub(crate) fn thread() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
         static OWN: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -110,6 +149,11 @@ impl Capture {
 }
 
 impl Engine {
+    /// How recordings are replayed.
+    pub(super) fn explain_capture(&self, op: &'static str) -> Result<Choice> {
+        self.explain_problem(op, &CaptureProblem)
+    }
+
     /// Records the calls of this thread from now on.
     pub(super) fn start_recording(&self) -> Result<Recorder<'_>> {
         let i = &self.inner;
@@ -223,13 +267,14 @@ impl Engine {
         name: &str,
         config: &LaunchConfig,
         args: &[Arg<'_>],
+        about: About,
     ) -> Option<Result<()>> {
         let mut r = self.recording()?;
         Some(r.with(|r| {
             let memory = args.iter().filter_map(super::launch::memory_of);
             r.holds(memory)?;
             let args = args.iter().map(Value::of).collect();
-            r.calls.push(Queued::Launch { f, name: name.into(), config: *config, args });
+            r.push(Queued::Launch { f, name: name.into(), config: *config, args, about });
             Ok(())
         }))
     }
@@ -244,7 +289,7 @@ impl Engine {
         let mut r = self.recording()?;
         Some(r.with(|r| {
             r.holds([from.0, to.0])?;
-            r.calls.push(Queued::Copy { from, to, bytes });
+            r.push(Queued::Copy { from, to, bytes });
             Ok(())
         }))
     }
@@ -255,7 +300,7 @@ impl Engine {
         Some(r.with(|r| {
             let memory = q.matrices.into_iter().chain(q.bias).map(|(m, _)| m);
             r.holds(memory.chain(q.workspace.map(|(m, ..)| m)))?;
-            r.calls.push(Queued::Blas(Box::new(q)));
+            r.push(Queued::Blas(Box::new(q)));
             Ok(())
         }))
     }
@@ -265,7 +310,7 @@ impl Engine {
         let mut r = self.recording()?;
         Some(r.with(|r| {
             r.holds(q.tensors.into_iter().map(|(m, _)| m).chain(q.workspace.map(|(m, ..)| m)))?;
-            r.calls.push(Queued::Conv(Box::new(q)));
+            r.push(Queued::Conv(Box::new(q)));
             Ok(())
         }))
     }
@@ -276,61 +321,87 @@ impl Engine {
         Some(r.with(|r| {
             let memory = q.tensors.iter().map(|&(m, _)| m).chain(q.workspace.map(|(m, ..)| m));
             r.holds(memory)?;
-            r.calls.push(Queued::Attention(Box::new(q)));
+            r.push(Queued::Attention(Box::new(q)));
             Ok(())
         }))
     }
 
     /// Makes a graph of what was recorded.
     pub(super) fn instantiate(&self, finished: Finished) -> Result<Graph> {
-        let r = finished.0;
+        let mut r = finished.0;
+        let mode = self.plan("capture_calls", &CaptureProblem)?;
+        let mut info = GraphInfo { recorded: r.calls.len(), ..GraphInfo::default() };
+        let tables = r.tables.iter().filter_map(Table::memory).collect();
+        let space = Space::new(&r.calls, r.pool.spans(), tables);
+        let items = match mode {
+            Mode::Plain => None,
+            Mode::Fused => self.fused(&mut r, &space, &mut info, false),
+            Mode::Parallel => self.fused(&mut r, &space, &mut info, true),
+        };
+        let items = items.unwrap_or_else(|| fusion::as_recorded(std::mem::take(&mut r.calls), &space));
+        info.edges = fusion::edges(&items, &r.memory());
         let driver = self.driver();
+        let lanes = if mode == Mode::Parallel { MOST_LANES } else { 1 };
         let native = match driver.stream_graphs() {
             _ if self.inner.device.sync_each => Err("TREFOIL_SYNC waits after every launch".to_string()),
             Err(why) => Err(why.to_string()),
-            Ok(_) if r.calls.is_empty() => Err("it is empty".to_string()),
-            Ok(graphs) => self.native(graphs, &r.calls).map_err(|e| {
+            Ok(_) if items.is_empty() => Err("it is empty".to_string()),
+            Ok(graphs) => self.native(graphs, &items, lanes).map_err(|e| {
                 log::warn!("{}: the driver makes no graph of a recording: {e}", self.device_caps().id);
                 e.to_string()
             }),
         };
-        let copies = r.calls.iter().filter(|c| matches!(c, Queued::Copy { .. })).count();
-        let info = GraphInfo {
-            launches: r.calls.len() - copies,
-            copies,
-            bytes: r.pool.bytes(),
-            queued_by_host: native.as_ref().err().cloned(),
-        };
+        info.copies = items.iter().filter(|i| matches!(i.call, Queued::Copy { .. })).count();
+        info.launches = items.len() - info.copies;
+        info.bytes = r.pool.bytes();
+        info.queued_by_host = native.as_ref().err().cloned();
+        info.calls = items.iter().map(|i| i.call.name().to_string()).collect();
         let native = native.ok();
         // What the driver has in its graph needs no list.
-        let calls = if native.is_some() { vec![] } else { r.calls };
+        let calls = if native.is_some() { vec![] } else { items.into_iter().map(|i| i.call).collect() };
         let held = Held { _pool: r.pool, _kept: r.kept.into_values().collect(), _tables: r.tables };
         let (written, reports) = (r.written.into_iter().collect(), r.reports);
         let (engine, running) = (self.clone(), Mutex::default());
         Ok(Graph::new(EngineGraph { engine, calls, native, info, written, reports, running, _held: held }))
     }
 
-    /// The driver's graph of the calls.
-    fn native(&self, graphs: &dyn StreamGraphs, calls: &[Queued]) -> Result<RawGraph> {
-        let driver = self.driver();
-        let stream = driver.new_stream()?;
-        let record = || -> Result<RawGraph> {
-            // SAFETY: the stream is new; what the calls use is held by the recording.
-            unsafe {
-                graphs.begin_graph(stream)?;
-                let mut list = vec![];
-                let queued = calls.iter().try_for_each(|c| c.make(&**driver, stream, &mut list));
-                let graph = graphs.end_graph(stream);
-                if let (Err(_), Ok(graph)) = (&queued, &graph) {
-                    graphs.destroy_graph(stream, *graph);
-                }
-                queued.and(graph)
+    /// The calls of a recording with as few launches as their bits allow, in as little memory; `None` where they stay as they are.
+    /// `parallel`: they are to run side by side.
+    fn fused(
+        &self,
+        r: &mut Recording,
+        space: &Space,
+        info: &mut GraphInfo,
+        parallel: bool,
+    ) -> Option<Vec<Item>> {
+        if !self.driver().runs_kernels() {
+            return None;
+        }
+        let plan = Plan::new(self, &r.calls, space, if parallel { SLACK } else { 0 })?;
+        let nothing = (plan.fused, plan.unread) == (0, 0);
+        if nothing && !parallel && r.pool.bytes_of(&plan.gone) <= plan.arena {
+            return None;
+        }
+        // Where there is no room beside what the recording took, everything stays where it is.
+        let arena = r.pool.exchange(&plan.gone, plan.arena).ok()?;
+        (info.unread, info.fused) = (plan.unread, plan.fused);
+        r.written.retain(|m| !plan.gone.contains(m));
+        r.written.extend(arena);
+        let calls = std::mem::take(&mut r.calls);
+        Some(plan.apply(self, calls, space, arena))
+    }
+
+    /// The driver's graph of the calls, on so many streams at most.
+    fn native(&self, graphs: &dyn StreamGraphs, items: &[Item], most: usize) -> Result<RawGraph> {
+        let lanes = lanes(items, most);
+        let several = lanes.iter().any(|l| l.stream > 0);
+        match native::record(&**self.driver(), graphs, items, &lanes) {
+            Err(e) if several => {
+                log::warn!("{}: a recording on several streams failed: {e}", self.device_caps().id);
+                self.native(graphs, items, 1)
             }
-        };
-        let made = record();
-        // SAFETY: the stream was made above and ran nothing.
-        unsafe { driver.destroy_stream(stream) };
-        made
+            made => made,
+        }
     }
 }
 
@@ -347,6 +418,17 @@ impl Open<'_> {
 }
 
 impl Recording {
+    fn push(&mut self, call: Queued) {
+        self.calls.push(call);
+        self.pool.tick();
+    }
+
+    /// Sizes of the memory that holds values.
+    fn memory(&self) -> FxHashMap<RawMem, u64> {
+        let kept = self.kept.values().filter_map(|b| Some((b.raw()?, b.bytes() as u64)));
+        kept.chain(self.pool.blocks().into_iter().map(|(m, n)| (m, n as u64))).collect()
+    }
+
     fn keep(&mut self, block: &Arc<Block>) {
         let Some(raw) = block.raw().filter(|&raw| !self.pool.owns(raw)) else { return };
         if self.held.insert(raw) || !self.kept.contains_key(&block.id()) {

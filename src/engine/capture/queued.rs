@@ -4,10 +4,12 @@ use crate::driver::{
     Arg, BlasProblem, Driver, LaunchConfig, RawFunction, RawMem, RawStream, VendorAttentionProblem,
     VendorConvProblem,
 };
+use crate::dtype::DType;
 use crate::error::{GpuError, Result};
+use crate::spec::{KernelSpec, Role};
 
 /// Memory and an offset in bytes.
-type Place = (RawMem, u64);
+pub(super) type Place = (RawMem, u64);
 
 /// A [`BlasProblem`] with its operands.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +62,7 @@ impl Value {
         })
     }
 
-    fn arg(&self) -> Arg<'_> {
+    pub(super) fn arg(&self) -> Arg<'_> {
         match self {
             Value::Plain(arg) => *arg,
             Value::Struct(bytes) => Arg::Struct(bytes),
@@ -68,10 +70,41 @@ impl Value {
     }
 }
 
+/// A kernel of the table, as it was compiled.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known {
+    pub(crate) spec: &'static KernelSpec,
+    pub(crate) dtype: DType,
+    /// Its function (`GK_OP`); empty without.
+    pub(crate) op: &'static str,
+}
+
+/// What is known of a kernel beside its arguments.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct About {
+    /// `None` for a user's.
+    pub(crate) known: Option<Known>,
+    /// Bit k: argument k is a pointer that is written.
+    pub(crate) outputs: u64,
+}
+
+impl About {
+    /// A kernel of the table.
+    pub(crate) fn known(spec: &'static KernelSpec, dtype: DType, op: &'static str) -> Self {
+        let outputs = output_bits(spec.args.iter().map(|a| matches!(a.role, Role::Out(_))));
+        About { known: Some(Known { spec, dtype, op }), outputs }
+    }
+}
+
+/// Bits of the arguments that are written.
+pub(crate) fn output_bits(written: impl Iterator<Item = bool>) -> u64 {
+    written.enumerate().fold(0, |bits, (i, w)| bits | u64::from(w) << i.min(63))
+}
+
 /// A call of the driver, with everything that it takes.
 #[derive(Debug)]
 pub(super) enum Queued {
-    Launch { f: RawFunction, name: Box<str>, config: LaunchConfig, args: Vec<Value> },
+    Launch { f: RawFunction, name: Box<str>, config: LaunchConfig, args: Vec<Value>, about: About },
     Copy { from: Place, to: Place, bytes: usize },
     Blas(Box<QueuedBlas>),
     Conv(Box<QueuedConv>),
@@ -87,6 +120,39 @@ impl Queued {
             Queued::Blas(_) => "a product of the vendor's library",
             Queued::Conv(_) => "a convolution of the vendor's library",
             Queued::Attention(_) => "attention of the vendor's library",
+        }
+    }
+
+    /// Shows all places in memory that it uses.
+    pub(super) fn places(&mut self, see: &mut dyn FnMut(&mut Place)) {
+        let with_bytes = |w: &mut Option<(RawMem, u64, usize)>, see: &mut dyn FnMut(&mut Place)| {
+            if let Some((memory, at, _)) = w {
+                let mut place = (*memory, *at);
+                see(&mut place);
+                (*memory, *at) = place;
+            }
+        };
+        match self {
+            Queued::Launch { args, .. } => {
+                for arg in args {
+                    if let Value::Plain(Arg::Mem(Some(place))) = arg {
+                        see(place);
+                    }
+                }
+            }
+            Queued::Copy { from, to, .. } => [from, to].into_iter().for_each(see),
+            Queued::Blas(q) => {
+                q.matrices.iter_mut().chain(&mut q.bias).for_each(&mut *see);
+                with_bytes(&mut q.workspace, see);
+            }
+            Queued::Conv(q) => {
+                q.tensors.iter_mut().for_each(&mut *see);
+                with_bytes(&mut q.workspace, see);
+            }
+            Queued::Attention(q) => {
+                q.tensors.iter_mut().for_each(&mut *see);
+                with_bytes(&mut q.workspace, see);
+            }
         }
     }
 

@@ -1,10 +1,14 @@
 //! Memory, copies, streams, events and introspection.
 
 mod capture;
+mod edges;
+mod graph;
 mod interop;
 mod profile;
 
 pub use self::capture::*;
+pub(crate) use self::edges::{Touch, edges};
+pub use self::graph::*;
 pub use self::interop::*;
 pub use self::profile::*;
 

@@ -34,6 +34,23 @@ io_struct! {
     }
 }
 
+io_struct! {
+    /// Operands of [`DecompositionOps::svd`].
+    #[derive(Debug)]
+    pub struct Svd<'a> {
+        /// Matrices [.., m, n].
+        pub a: View<'a>,
+        /// Singular values [.., k], descending, k = min(m, n).
+        pub s: ViewMut<'a>,
+        /// Left singular vectors [.., m, k], in columns.
+        pub u: Option<ViewMut<'a>>,
+        /// Right singular vectors [.., k, n], in rows.
+        pub vh: Option<ViewMut<'a>>,
+        /// 0, or 1 where the rotations did not converge (with NaN or infinities in the matrix): i32 [..].
+        pub info: ViewMut<'a>,
+    }
+}
+
 op_family! {
     /// Decompositions of batches of matrices into orthogonal and triangular or diagonal factors, under the rules of [`LinalgOps`](super::LinalgOps).
     pub trait DecompositionOps : Linalg => DECOMPOSITION_OPS {
@@ -43,7 +60,27 @@ op_family! {
         /// A = V diag(w) V^T for symmetric A, of which the lower (`upper`: upper) triangle is read, by Jacobi rotations: errors of w and of
         /// V^T V - 1 are of the order of eps |A| and eps. An eigenvector may have either sign. Oracle `torch.linalg.eigh`.
         fn eigh(&self, upper: bool, io: Eigh<'_>) -> Result<()>;
+        /// A = U diag(s) V^T, reduced, by one-sided Jacobi rotations: errors of s, of U^T U - 1 and of V^T V - 1 are of the order of eps |A| and
+        /// eps; vectors of singular values 0 are orthonormal too. A pair of vectors may have either sign. A matrix that holds NaN or infinities
+        /// gives NaN. Oracle `torch.linalg.svd(full_matrices=False)`.
+        fn svd(&self, io: Svd<'_>) -> Result<()>;
     }
+}
+
+/// Checks of [`DecompositionOps::svd`].
+pub(crate) fn check_svd(io: &Svd<'_>) -> Result<Matrices> {
+    const OP: &str = "svd";
+    let m = matrices(OP, "a", &io.a)?;
+    let (k, dtype, mut seen) = (m.least(), io.a.dtype(), vec![("a", io.a)]);
+    check::exact_output(OP, "s", &io.s, &lead(&io.a, &[k]), dtype, &mut seen)?;
+    if let Some(u) = &io.u {
+        check::exact_output(OP, "u", u, &lead(&io.a, &[m.rows, k]), dtype, &mut seen)?;
+    }
+    if let Some(vh) = &io.vh {
+        check::exact_output(OP, "vh", vh, &lead(&io.a, &[k, m.cols]), dtype, &mut seen)?;
+    }
+    check::exact_output(OP, "info", &io.info, &lead(&io.a, &[]), DType::I32, &mut seen)?;
+    Ok(m)
 }
 
 /// Checks of [`DecompositionOps::eigh`].

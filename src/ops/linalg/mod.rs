@@ -1,8 +1,10 @@
 //! Dense linear algebra: signatures and checks of factorisations and of the systems that are solved with them.
 
 mod decomposition;
+mod ldl;
 
 pub use self::decomposition::*;
+pub use self::ldl::*;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};

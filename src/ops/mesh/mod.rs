@@ -1,8 +1,10 @@
 //! Meshes: signatures and checks.
 
 mod diffusion;
+mod pool;
 
 pub use self::diffusion::*;
+pub use self::pool::*;
 
 use crate::ops::graph::EdgeGroups;
 use crate::ops::graph::check::{Checker, Inputs};

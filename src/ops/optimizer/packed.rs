@@ -44,7 +44,7 @@ op_family! {
             &self,
             rule: &OptimRule,
             step: &Step<'_>,
-            rng: Option<&Rng<'_>>,
+            rng: Option<Rng<'_>>,
             params: &mut [PackedSlot<'_>],
         ) -> Result<()>;
     }

@@ -1,11 +1,11 @@
 //! Kernels of `kernels/common/elementwise`.
 // Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
 
-use crate::spec::elementwise::{ACTIVATIONS, BINARY, CASTS, COMPARISONS, INT_BINARY, INT_DIV, INT_UNARY, PREDICATES, TERNARY, UNARY};
+use crate::spec::elementwise::{ACTIVATIONS, AIRY, BINARY, BINARY_SPECIAL, CASTS, COMPARISONS, INT_BINARY, INT_DIV, INT_UNARY, PREDICATES, SPECIAL, TERNARY, UNARY};
 use crate::spec::{ALL, FLOATS64, INTS, SIZES, kernel_args, kernel_table};
 
 kernel_args! {
-    /// Arguments of `binary_flat`.
+    /// Arguments of `binary_flat`, `binary_special_flat`.
     BinaryFlatArgs {
         a: In("gk_t"),
         b: In("gk_t"),
@@ -18,7 +18,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `binary_nd`.
+    /// Arguments of `binary_nd`, `binary_special_nd`.
     BinaryNdArgs {
         a: In("gk_t"),
         b: In("gk_t"),
@@ -72,7 +72,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `binary_bwd_nd`.
+    /// Arguments of `binary_bwd_nd`, `binary_special_bwd`.
     BinaryBwdNdArgs {
         dy: In("gk_t"),
         a: In("gk_t"),
@@ -239,7 +239,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `unary_flat`.
+    /// Arguments of `unary_flat`, `airy_flat`, `special_flat`.
     UnaryFlatArgs {
         x: In("gk_t"),
         y: Out("gk_t"),
@@ -252,7 +252,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `unary_nd`.
+    /// Arguments of `unary_nd`, `airy_nd`, `special_nd`.
     UnaryNdArgs {
         x: In("gk_t"),
         y: Out("gk_t"),
@@ -285,7 +285,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `unary_bwd_flat`.
+    /// Arguments of `unary_bwd_flat`, `special_bwd_flat`.
     UnaryBwdFlatArgs {
         dy: In("gk_t"),
         x: In("gk_t"),
@@ -300,7 +300,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `unary_bwd_nd`.
+    /// Arguments of `unary_bwd_nd`, `special_bwd_nd`.
     UnaryBwdNdArgs {
         dy: In("gk_t"),
         x: In("gk_t"),
@@ -327,6 +327,9 @@ kernel_table! {
     BINARY_BWD_ND: BinaryBwdNdArgs = "elementwise/binary.c" "binary_bwd_nd" [(FLOATS64, BINARY)];
     BINARY_BWD_ROWS: BinaryBwdRowsArgs = "elementwise/binary.c" "binary_bwd_rows" [(FLOATS64, BINARY)];
     BINARY_BWD_FOLD: BinaryBwdFoldArgs = "elementwise/binary.c" "binary_bwd_fold" [(FLOATS64, BINARY)];
+    BINARY_SPECIAL_FLAT: BinaryFlatArgs = "elementwise/binary_special.c" "binary_special_flat" [(FLOATS64, BINARY_SPECIAL)];
+    BINARY_SPECIAL_ND: BinaryNdArgs = "elementwise/binary_special.c" "binary_special_nd" [(FLOATS64, BINARY_SPECIAL)];
+    BINARY_SPECIAL_BWD: BinaryBwdNdArgs = "elementwise/binary_special.c" "binary_special_bwd" [(FLOATS64, BINARY_SPECIAL)];
     CAST_ND: CastNdArgs = "elementwise/cast.c" "cast_nd" [(ALL, CASTS)];
     WHERE_ND: WhereNdArgs = "elementwise/mixed_dtype.c" "where_nd" [(SIZES, &[])];
     WHERE_BWD: WhereBwdArgs = "elementwise/mixed_dtype.c" "where_bwd" [(FLOATS64, &[])];
@@ -338,4 +341,10 @@ kernel_table! {
     UNARY_MASK: UnaryMaskArgs = "elementwise/unary.c" "unary_mask" [(FLOATS64, PREDICATES)];
     UNARY_BWD_FLAT: UnaryBwdFlatArgs = "elementwise/unary.c" "unary_bwd_flat" [(FLOATS64, UNARY), (FLOATS64, ACTIVATIONS)];
     UNARY_BWD_ND: UnaryBwdNdArgs = "elementwise/unary.c" "unary_bwd_nd" [(FLOATS64, UNARY), (FLOATS64, ACTIVATIONS)];
+    AIRY_FLAT: UnaryFlatArgs = "elementwise/unary_airy.c" "airy_flat" [(FLOATS64, AIRY)];
+    AIRY_ND: UnaryNdArgs = "elementwise/unary_airy.c" "airy_nd" [(FLOATS64, AIRY)];
+    SPECIAL_FLAT: UnaryFlatArgs = "elementwise/unary_special.c" "special_flat" [(FLOATS64, SPECIAL)];
+    SPECIAL_ND: UnaryNdArgs = "elementwise/unary_special.c" "special_nd" [(FLOATS64, SPECIAL)];
+    SPECIAL_BWD_FLAT: UnaryBwdFlatArgs = "elementwise/unary_special.c" "special_bwd_flat" [(FLOATS64, SPECIAL)];
+    SPECIAL_BWD_ND: UnaryBwdNdArgs = "elementwise/unary_special.c" "special_bwd_nd" [(FLOATS64, SPECIAL)];
 }

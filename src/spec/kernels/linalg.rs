@@ -100,6 +100,44 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `ldl_factor`.
+    LdlFactorArgs {
+        a: Out("gk_t"),
+        pivots: Out("int"),
+        info: Out("int"),
+        batch: I64,
+        n: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `ldl_convert`.
+    LdlConvertArgs {
+        ld: In("gk_t"),
+        pivots: In("int"),
+        l: Out("gk_t"),
+        perm: Out("int"),
+        pair: Out("int"),
+        err: Out("int"),
+        batch: I64,
+        n: I32,
+        code: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `ldl_diagonal`.
+    LdlDiagonalArgs {
+        ld: In("gk_t"),
+        pair: In("int"),
+        x: Out("gk_t"),
+        total: I64,
+        n: I32,
+        k: I64,
+    }
+}
+
+kernel_args! {
     /// Arguments of `lu_panel`.
     LuPanelArgs {
         a: Out("gk_t"),
@@ -220,6 +258,100 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `svd_load`.
+    SvdLoadArgs {
+        x: In("gk_t"),
+        scale: In("gk_t"),
+        a: Out("gk_t"),
+        v: Out("gk_t"),
+        moved: Out("int"),
+        sx: Dims,
+        batch: I64,
+        rows: I64,
+        n: I64,
+        high: I64,
+        side: I64,
+        sweeps: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `svd_pairs`.
+    SvdPairsArgs {
+        a: In("gk_t"),
+        scale: In("gk_t"),
+        moved: Out("int"),
+        turns: Out("gk_t"),
+        batch: I64,
+        high: I64,
+        side: I32,
+        round: I32,
+        sweep: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `svd_columns`.
+    SvdColumnsArgs {
+        turns: In("gk_t"),
+        moved: In("int"),
+        y: Out("gk_t"),
+        batch: I64,
+        high: I64,
+        side: I32,
+        round: I32,
+        sweep: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `svd_values`.
+    SvdValuesArgs {
+        a: In("gk_t"),
+        scale: In("gk_t"),
+        moved: In("int"),
+        length: Out("gk_t"),
+        s: Out("gk_t"),
+        rank: Out("int"),
+        info: Out("int"),
+        batch: I64,
+        n: I64,
+        high: I64,
+        side: I64,
+        sweeps: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `svd_vectors`.
+    SvdVectorsArgs {
+        x: In("gk_t"),
+        length: In("gk_t"),
+        scale: In("gk_t"),
+        rank: In("int"),
+        y: Out("gk_t"),
+        sy: Dims,
+        batch: I64,
+        rows: I64,
+        n: I64,
+        high: I64,
+        side: I64,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `svd_signs`.
+    SvdSignsArgs {
+        r: In("gk_t"),
+        y: Out("gk_t"),
+        sy: Dims,
+        batch: I64,
+        rows: I64,
+        n: I64,
+    }
+}
+
+kernel_args! {
     /// Arguments of `triangular_solve`.
     TriangularSolveArgs {
         t: In("gk_t"),
@@ -275,6 +407,9 @@ kernel_table! {
     JACOBI_COLUMNS: JacobiColumnsArgs = "linalg/jacobi.c" "jacobi_columns" [(REALS, &[])];
     JACOBI_VALUES: JacobiValuesArgs = "linalg/jacobi.c" "jacobi_values" [(REALS, &[])];
     JACOBI_VECTORS: JacobiVectorsArgs = "linalg/jacobi.c" "jacobi_vectors" [(REALS, &[])];
+    LDL_FACTOR: LdlFactorArgs = "linalg/ldl.c" "ldl_factor" [(REALS, &[])];
+    LDL_CONVERT: LdlConvertArgs = "linalg/ldl.c" "ldl_convert" [(REALS, &[])];
+    LDL_DIAGONAL: LdlDiagonalArgs = "linalg/ldl.c" "ldl_diagonal" [(REALS, &[])];
     LU_PANEL: LuPanelArgs = "linalg/lu.c" "lu_panel" [(REALS, &[])];
     LU_SWAP: LuSwapArgs = "linalg/lu.c" "lu_swap" [(REALS, &[])];
     LU_PERMUTATION: LuPermutationArgs = "linalg/lu.c" "lu_permutation" [(REALS, &[])];
@@ -284,6 +419,12 @@ kernel_table! {
     OVER_NORM: OverNormArgs = "linalg/newton_schulz.c" "over_norm" [(REALS, &[])];
     MATRIX_SCALE: MatrixScaleArgs = "linalg/qr.c" "matrix_scale" [(REALS, &[])];
     QR_PANEL: QrPanelArgs = "linalg/qr.c" "qr_panel" [(REALS, &[])];
+    SVD_LOAD: SvdLoadArgs = "linalg/svd.c" "svd_load" [(REALS, &[])];
+    SVD_PAIRS: SvdPairsArgs = "linalg/svd.c" "svd_pairs" [(REALS, &[])];
+    SVD_COLUMNS: SvdColumnsArgs = "linalg/svd.c" "svd_columns" [(REALS, &[])];
+    SVD_VALUES: SvdValuesArgs = "linalg/svd.c" "svd_values" [(REALS, &[])];
+    SVD_VECTORS: SvdVectorsArgs = "linalg/svd.c" "svd_vectors" [(REALS, &[])];
+    SVD_SIGNS: SvdSignsArgs = "linalg/svd.c" "svd_signs" [(REALS, &[])];
     TRIANGULAR_SOLVE: TriangularSolveArgs = "linalg/triangle.c" "triangular_solve" [(REALS, &[])];
     TRIANGLE: TriangleArgs = "linalg/triangle.c" "triangle" [(REALS, &[])];
     MATRIX_COPY: MatrixCopyArgs = "linalg/triangle.c" "matrix_copy" [(REALS, &[])];

@@ -102,6 +102,91 @@ kernel_args! {
     }
 }
 
+kernel_args! {
+    /// Arguments of `mesh_pool_scores`.
+    MeshPoolScoresArgs {
+        x: In("gk_t"),
+        w: In("gk_t"),
+        score: Out("gk_f"),
+        elements: I64,
+        width: I64,
+        lanes: I32,
+        scale: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `mesh_pool_gather`.
+    MeshPoolGatherArgs {
+        x: In("gk_t"),
+        share: In("gk_f"),
+        kept: In("int"),
+        y: Out("gk_t"),
+        n: I64,
+        width: I64,
+        wide: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `mesh_pool_dshare`.
+    MeshPoolDshareArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        kept: In("int"),
+        dshare: Out("gk_f"),
+        place: Out("int"),
+        err: Out("int"),
+        count: I64,
+        elements: I64,
+        width: I64,
+        lanes: I32,
+        wide: I32,
+        code: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `mesh_pool_dx`.
+    MeshPoolDxArgs {
+        dy: In("gk_t"),
+        w: In("gk_t"),
+        share: In("gk_f"),
+        ds: In("gk_f"),
+        place: In("int"),
+        dx: Out("gk_t"),
+        n: I64,
+        width: I64,
+        scale: Real,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `mesh_pool_dw`.
+    MeshPoolDwArgs {
+        x: In("gk_t"),
+        ds: In("gk_f"),
+        part: Out("gk_f"),
+        n: I64,
+        elements: I64,
+        width: I64,
+        chunk: I64,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `mesh_pool_dw_combine`.
+    MeshPoolDwCombineArgs {
+        part: In("gk_f"),
+        dw: Out("gk_t"),
+        width: I64,
+        chunks: I64,
+        scale: Real,
+        accumulate: I32,
+    }
+}
+
 kernel_table! {
     Mesh;
     DIFFUSION_SPREAD: DiffusionSpreadArgs = "mesh/diffusion.c" "diffusion_spread" [(REALS, &[])];
@@ -110,4 +195,10 @@ kernel_table! {
     DIFFUSION_FLOW: DiffusionFlowArgs = "mesh/diffusion.c" "diffusion_flow" [(REALS, &[])];
     MESH_GATHER: MeshGatherArgs = "mesh/mesh.c" "mesh_gather" [(FLOATS64, &[])];
     MESH_UNFOLD: MeshUnfoldArgs = "mesh/mesh.c" "mesh_unfold" [(FLOATS64, &[])];
+    MESH_POOL_SCORES: MeshPoolScoresArgs = "mesh/pool.c" "mesh_pool_scores" [(FLOATS64, &[])];
+    MESH_POOL_GATHER: MeshPoolGatherArgs = "mesh/pool.c" "mesh_pool_gather" [(FLOATS64, &[])];
+    MESH_POOL_DSHARE: MeshPoolDshareArgs = "mesh/pool.c" "mesh_pool_dshare" [(FLOATS64, &[])];
+    MESH_POOL_DX: MeshPoolDxArgs = "mesh/pool.c" "mesh_pool_dx" [(FLOATS64, &[])];
+    MESH_POOL_DW: MeshPoolDwArgs = "mesh/pool.c" "mesh_pool_dw" [(FLOATS64, &[])];
+    MESH_POOL_DW_COMBINE: MeshPoolDwCombineArgs = "mesh/pool.c" "mesh_pool_dw_combine" [(FLOATS64, &[])];
 }

@@ -9,6 +9,7 @@ pub(crate) mod conv;
 pub(crate) mod distance;
 pub(crate) mod elementwise;
 pub(crate) mod embedding;
+pub(crate) mod field;
 pub(crate) mod fourier;
 pub(crate) mod gemm;
 pub(crate) mod graph;
@@ -40,6 +41,7 @@ pub(super) static FAMILIES: &[&[&KernelSpec]] = &[
     distance::KERNELS,
     elementwise::KERNELS,
     embedding::KERNELS,
+    field::KERNELS,
     fourier::KERNELS,
     gemm::KERNELS,
     graph::KERNELS,
@@ -98,16 +100,26 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/conv/weight_tile.h",
     "common/conv/window_table.h",
     "common/distance/distance.c",
+    "common/distance/search.c",
     "common/elementwise/binary.c",
     "common/elementwise/binary_ops.h",
+    "common/elementwise/binary_special.c",
     "common/elementwise/cast.c",
     "common/elementwise/functions.h",
     "common/elementwise/mixed_dtype.c",
     "common/elementwise/ternary.c",
     "common/elementwise/ternary_ops.h",
     "common/elementwise/unary.c",
+    "common/elementwise/unary_airy.c",
     "common/elementwise/unary_ops.h",
+    "common/elementwise/unary_special.c",
+    "common/elementwise/unary_special_ops.h",
     "common/embedding/embedding.c",
+    "common/field/gaussians.c",
+    "common/field/grid.c",
+    "common/field/harmonics.c",
+    "common/field/rays.c",
+    "common/field/splatting.c",
     "common/fourier/fourier.c",
     "common/gemm/gemm.c",
     "common/gemm/pad.c",
@@ -124,9 +136,11 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/linalg/block.h",
     "common/linalg/cholesky.c",
     "common/linalg/jacobi.c",
+    "common/linalg/ldl.c",
     "common/linalg/lu.c",
     "common/linalg/newton_schulz.c",
     "common/linalg/qr.c",
+    "common/linalg/svd.c",
     "common/linalg/triangle.c",
     "common/loss/batch.c",
     "common/loss/ctc.c",
@@ -140,6 +154,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/loss/stft_frames.h",
     "common/mesh/diffusion.c",
     "common/mesh/mesh.c",
+    "common/mesh/pool.c",
     "common/moe/moe.c",
     "common/moe/order.c",
     "common/norm/aligned.c",

@@ -279,6 +279,7 @@ fn title(section: &str) -> String {
         "B8" => "state-space scans",
         "B9" => "linear algebra",
         "B10" => "Fourier",
+        "B11" => "neural fields and mesh topology",
         "B12" => "further graph",
         other => other,
     };

@@ -66,6 +66,8 @@ pub struct GradTarget {
     grad: Tensor,
     operand: Operand,
     accumulate: bool,
+    /// Whether the memory holds zeros.
+    zero: bool,
 }
 
 impl GradTarget {
@@ -86,7 +88,7 @@ impl GradTarget {
 
     /// Zeros the memory unless it holds earlier contributions, for operations that only write some of its elements.
     pub fn prepare(&self) -> Result<()> {
-        if !self.accumulate {
+        if !self.accumulate && !self.zero {
             self.grad.device().fill(0.0, self.operand.view_mut()?)?;
         }
         Ok(())
@@ -234,19 +236,19 @@ impl<'a> BackwardCtx<'a> {
                     copy.assign(&s.grad)?;
                     *s = Slot { grad: copy, owned: true, cleared: None };
                 }
-                Ok::<_, NnError>(Some(s.grad.clone()))
+                Ok::<_, NnError>(Some((s.grad.clone(), s.is_zero())))
             })?;
-            if let Some(grad) = ready {
+            if let Some((grad, zero)) = ready {
                 grad.storage().touch();
                 let operand = grad.operand();
-                return Ok(Some(GradTarget { grad, operand, accumulate: true }));
+                return Ok(Some(GradTarget { grad, operand, accumulate: !zero, zero }));
             }
         }
         let m = &e.node.outputs[e.index];
         let grad = Tensor::empty_on(&m.device, format, m.dtype, m.shape())?;
         self.claims.push(Claim { index, grad: grad.clone() });
         let operand = grad.operand();
-        Ok(Some(GradTarget { grad, operand, accumulate: false }))
+        Ok(Some(GradTarget { grad, operand, accumulate: false, zero: false }))
     }
 
     /// Hands over a finished gradient of input `index` (a view of the upstream gradient, say). Ignored if the input requires none.
@@ -300,9 +302,10 @@ impl<'a> BackwardCtx<'a> {
                 Ok(())
             }
             Some(s) if s.is_own() => {
+                let zero = s.is_zero();
                 s.grad.storage().touch();
                 let (src, dst) = (grad.operand(), s.grad.operand());
-                Ok(s.grad.device().strided_copy(src.view()?, dst.grad(true)?)?)
+                Ok(s.grad.device().strided_copy(src.view()?, dst.grad(!zero)?)?)
             }
             Some(s) => {
                 let sum = Tensor::result_of(&[&grad], grad.dtype(), grad.shape())?;

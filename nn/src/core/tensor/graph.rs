@@ -1,5 +1,6 @@
 //! Nodes of the autograd graph: leaves, and recorded operations with their inputs.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -51,11 +52,43 @@ pub(crate) enum Role {
 pub(crate) struct Slot {
     pub(crate) grad: Tensor,
     pub(crate) owned: bool,
-    /// Of memory of an optimizer, which is zeroed instead of dropped: its version when it was.
-    pub(crate) cleared: Option<u64>,
+    /// Of memory of an optimizer, which is zeroed instead of dropped: when it was.
+    pub(crate) cleared: Option<Cleared>,
+}
+
+thread_local! {
+    static RECORDING: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// Says which recorded step the calling thread makes from now on; each has a number of its own.
+pub(crate) fn set_recording(number: Option<u64>) {
+    RECORDING.set(number);
+}
+
+/// When memory of gradients was zeroed.
+#[derive(Clone, Copy)]
+pub(crate) struct Cleared {
+    /// Its version then; tied parameters share one.
+    version: u64,
+    /// The recorded step that does it.
+    recording: Option<u64>,
+}
+
+impl Cleared {
+    fn now(grad: &Tensor) -> Self {
+        Cleared { version: grad.version(), recording: RECORDING.get() }
+    }
 }
 
 impl Slot {
+    /// Whether it holds zeros of an optimizer, so that the first gradient can be written instead of added. A step that is being recorded must zero them
+    /// itself: it may be replayed on gradients that are there.
+    pub(super) fn is_zero(&self) -> bool {
+        let recording = RECORDING.get();
+        let here = |c: Cleared| recording.is_none() || c.recording == recording;
+        self.cleared.is_some_and(|c| c.version == self.grad.version() && here(c))
+    }
+
     /// Whether it can be added to in place: a gradient that was passed in belongs to this slot once there is no other handle of it.
     pub(super) fn is_own(&self) -> bool {
         self.owned || self.grad.is_sole()
@@ -137,7 +170,7 @@ impl Node {
             match slot {
                 Some(s) if s.cleared.is_some() => {
                     s.grad.fill(0.0)?;
-                    s.cleared = Some(s.grad.version());
+                    s.cleared = Some(Cleared::now(&s.grad));
                 }
                 other => *other = None,
             }
@@ -152,10 +185,10 @@ impl Node {
 
     /// Lets a leaf collect its gradient in an optimizer's arena. `filled`: it has collected some, which was copied there.
     pub(crate) fn place_grad(&self, grad: Tensor, filled: bool) {
+        let cleared = Cleared::now(&grad);
         if filled {
             grad.storage().touch();
         }
-        let cleared = grad.version() - u64::from(filled);
         *lock(&self.kept).slot(0) = Some(Slot { grad, owned: true, cleared: Some(cleared) });
     }
 
@@ -168,7 +201,7 @@ impl Node {
     pub(crate) fn is_filled(&self) -> Option<bool> {
         let kept = lock(&self.kept);
         let slot = kept.slots.first()?.as_ref()?;
-        slot.cleared.map(|version| slot.grad.version() != version)
+        slot.cleared.map(|c| slot.grad.version() != c.version)
     }
 
     /// Notes that the optimizer has cleared its arena.
@@ -176,8 +209,15 @@ impl Node {
         if let Some(Some(s)) = lock(&self.kept).slots.first_mut()
             && s.cleared.is_some()
         {
-            s.cleared = Some(s.grad.version());
+            s.cleared = Some(Cleared::now(&s.grad));
         }
+    }
+
+    /// A leaf's gradient in an optimizer's arena.
+    pub(crate) fn placed_grad(&self) -> Option<Tensor> {
+        let kept = lock(&self.kept);
+        let slot = kept.slots.first()?.as_ref()?;
+        slot.cleared.map(|_| slot.grad.clone())
     }
 }
 

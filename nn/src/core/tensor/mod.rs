@@ -23,7 +23,7 @@ pub(crate) use self::storage::{Storage, Watched};
 pub use self::backward::{BackwardCtx, GradTarget};
 pub(crate) use self::backward::{Collected, Saved, out};
 pub use self::format::MemoryFormat;
-pub(crate) use self::graph::{Edge, Function, Meta, Node, Role, Slot, lock};
+pub(crate) use self::graph::{Edge, Function, Meta, Node, Role, Slot, lock, set_recording};
 
 /// A device handle: a device plus one in-order stream. Tensors work together if they live on clones of one handle; another handle of the
 /// same device (opened or forked) is another place, to and from which [`Tensor::to_device`] moves them.

@@ -1,6 +1,6 @@
 //! Derivatives of elementwise functions.
 
-use std::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10, PI};
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LN_2, LN_10, PI};
 
 use trefoil::ops::elementwise::{Binary, Ternary, Unary};
 
@@ -54,6 +54,17 @@ pub(crate) fn unary(op: Unary, dy: &Tensor, x: &Tensor) -> Result<Option<Tensor>
         Erf => gauss()?,
         Erfc => gauss()?.neg()?,
         Erfinv => y()?.square()?.exp()?.mul_scalar(PI.sqrt() / 2.0)?,
+        Erfcx => y()?.mul(x)?.mul_scalar(2.0)?.sub_scalar(2.0 / PI.sqrt())?,
+        LogNdtr => x.mul_scalar(-FRAC_1_SQRT_2)?.erfcx()?.recip()?.mul_scalar((2.0 / PI).sqrt())?,
+        Ndtri => y()?.square()?.mul_scalar(0.5)?.exp()?.mul_scalar((2.0 * PI).sqrt())?,
+        BesselJ0 => x.bessel_j1()?.neg()?,
+        BesselJ1 => x.bessel_j0()?.sub(&y()?.div(x)?)?,
+        BesselY0 => x.bessel_y1()?.neg()?,
+        BesselY1 => x.bessel_y0()?.sub(&y()?.div(x)?)?,
+        K0 => x.modified_bessel_k1()?.neg()?,
+        K1 => x.modified_bessel_k0()?.add(&y()?.div(x)?)?.neg()?,
+        K0e => y()?.sub(&x.scaled_modified_bessel_k1()?)?,
+        K1e => y()?.sub(&y()?.div(x)?)?.sub(&x.scaled_modified_bessel_k0()?)?,
         Lgamma => x.digamma()?,
         Digamma => x.polygamma(1)?,
         Polygamma { n } => x.polygamma(n.saturating_add(1))?,
@@ -88,9 +99,9 @@ fn share(a: &Tensor, b: &Tensor, larger: bool) -> Result<Tensor> {
 }
 
 /// The gradients of op(a, b) before they are summed to the operands' shapes, or nothing where they have no differentiable form.
-pub(crate) fn binary(op: Binary, dy: &Tensor, a: &Tensor, b: &Tensor) -> Result<Option<[Tensor; 2]>> {
+pub(crate) fn binary(op: Binary, dy: &Tensor, a: &Tensor, b: &Tensor) -> Result<Option<[Option<Tensor>; 2]>> {
     use Binary::*;
-    let both = |da: Tensor, db: Tensor| Ok(Some([da, db]));
+    let both = |da: Tensor, db: Tensor| Ok(Some([Some(da), Some(db)]));
     match op {
         Add { alpha } => both(dy.clone(), dy.mul_scalar(alpha)?),
         Sub => both(dy.clone(), dy.neg()?),
@@ -140,6 +151,11 @@ pub(crate) fn binary(op: Binary, dy: &Tensor, a: &Tensor, b: &Tensor) -> Result<
             let s = a.add(b)?.sigmoid()?;
             let d = dy.mul(&s)?.mul(&s.rsub_scalar(1.0)?)?;
             both(d.clone(), d)
+        }
+        Igamma | Igammac => {
+            let log = b.ln()?.mul(&a.sub_scalar(1.0)?)?.sub(b)?.sub(&a.lgamma()?)?;
+            let db = dy.mul(&log.exp()?)?;
+            Ok(Some([None, Some(if matches!(op, Igamma) { db } else { db.neg()? })]))
         }
         _ => Ok(None),
     }

@@ -69,6 +69,8 @@ impl Tensor {
         self.device().binary(op, self.operand().view()?, b.operand().view()?, y.operand().view_mut()?)?;
         let constant = |t: &Tensor, differentiable: bool| if differentiable { t.clone() } else { t.detach() };
         let [da, db] = op.differentiable();
+        // As PyTorch, which refuses the gradient of the first operand.
+        let da = da || matches!(op, Binary::Igamma | Binary::Igammac);
         Ok(y.record("binary", &[&constant(self, da), &constant(b, db)], || {
             let (a, b) = (Saved::new(self), Saved::new(b));
             // Sums read neither operand's values, so overwriting them later does no harm.
@@ -83,7 +85,7 @@ impl Tensor {
                     let at = |s: &Saved, i: usize| if linear { Ok(s.any().clone()) } else { s.input(cx, i) };
                     let x = [at(&a, 0)?, at(&b, 1)?];
                     let grads = derivatives::binary(op, &dy, &x[0], &x[1])?;
-                    return give_all(cx, grads.map(|g| g.map(Some)), &x.each_ref());
+                    return give_all(cx, grads, &x.each_ref());
                 }
                 let [copies_a, copies_b] = match op {
                     Binary::Add { alpha: 1.0 } => [true, true],
@@ -355,6 +357,18 @@ unary_methods! {
     i0e => I0e, "modified Bessel function of the first kind, order 0, times e^-|x|";
     i1 => I1, "modified Bessel function of the first kind, order 1";
     i1e => I1e, "modified Bessel function of the first kind, order 1, times e^-|x|";
+    erfcx => Erfcx, "e^(x^2) erfc(x)";
+    log_ndtr => LogNdtr, "logarithm of the distribution function of the standard normal distribution";
+    ndtri => Ndtri, "quantile of the standard normal distribution";
+    bessel_j0 => BesselJ0, "Bessel function of the first kind, order 0";
+    bessel_j1 => BesselJ1, "Bessel function of the first kind, order 1";
+    bessel_y0 => BesselY0, "Bessel function of the second kind, order 0; NaN for negative numbers";
+    bessel_y1 => BesselY1, "Bessel function of the second kind, order 1; NaN for negative numbers";
+    modified_bessel_k0 => K0, "modified Bessel function of the second kind, order 0; NaN for negative numbers";
+    modified_bessel_k1 => K1, "modified Bessel function of the second kind, order 1; NaN for negative numbers";
+    scaled_modified_bessel_k0 => K0e, "modified Bessel function of the second kind, order 0, times e^x";
+    scaled_modified_bessel_k1 => K1e, "modified Bessel function of the second kind, order 1, times e^x";
+    airy_ai => AiryAi, "Airy function Ai; no gradient, as in PyTorch";
     sinc => Sinc, "sin(pi x) / (pi x), 1 at 0";
     floor => Floor, "largest integer not above x";
     ceil => Ceil, "smallest integer not below x";
@@ -411,6 +425,10 @@ binary_methods! {
     xlog1py => Binary::Xlog1py, "a ln(1 + b), 0 where a = 0";
     nextafter => Binary::Nextafter, "the number next to a towards b; no gradient";
     zeta => Binary::Zeta, "Hurwitz zeta function, sum of (k + b)^-a from k = 0; a gradient for b alone";
+    #[doc(alias = "gammainc")]
+    igamma => Binary::Igamma, "regularized lower incomplete gamma function P(a, b); a gradient for b alone, that for a is an error";
+    #[doc(alias = "gammaincc")]
+    igammac => Binary::Igammac, "regularized upper incomplete gamma function, 1 - P(a, b); a gradient for b alone, as for P";
     ldexp => Binary::Ldexp, "a * 2^b with b of i32";
     eq => Binary::Eq, "u8 mask: a = b";
     ne => Binary::Ne, "u8 mask: a != b";

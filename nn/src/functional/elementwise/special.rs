@@ -37,6 +37,11 @@ impl Tensor {
         x.div(&x.rsub_scalar(1.0)?)?.ln()
     }
 
+    /// sin(x) / x, 1 at 0: the spherical Bessel function of the first kind, order 0. Source `torch.special.spherical_bessel_j0`.
+    pub fn spherical_bessel_j0(&self) -> Result<Tensor> {
+        self.mul_scalar(1.0 / PI)?.sinc()
+    }
+
     /// 0 where this tensor is negative or NaN, 1 where it is positive, `values` where it is 0; both broadcast. No gradient. Source
     /// `torch.heaviside`.
     pub fn heaviside(&self, values: &Tensor) -> Result<Tensor> {

@@ -2,15 +2,20 @@
 
 mod cholesky;
 mod eigh;
+mod ldl;
 mod lu;
 mod matrix_exp;
 mod power;
 mod qr;
+mod spectral;
+mod svd;
 mod triangular;
 
 use trefoil::DType;
 
+pub use self::ldl::LdlFactors;
 pub use self::lu::LuFactors;
+pub use self::spectral::MatrixNorm;
 use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::{Tensor, is_trial};
 use crate::functional::elementwise::arithmetic::broadcast;

@@ -1,5 +1,6 @@
 //! Convolution on meshes, and heat diffusion on surfaces.
 
+mod pool;
 mod triangles;
 
 use std::collections::HashMap;
@@ -142,8 +143,8 @@ impl Mesh {
     }
 }
 
-/// Ends of the edges, two each, and their four neighbours.
-fn edges_of(vertices: usize, faces: &[[usize; 3]]) -> Result<(Vec<i64>, Vec<i64>)> {
+/// Ends of the edges, two each, and their four neighbours, as [`Mesh::from_faces`] numbers them. Errors: as there.
+pub(crate) fn edges_of(vertices: usize, faces: &[[usize; 3]]) -> Result<(Vec<i64>, Vec<i64>)> {
     let (mut numbers, mut ends, mut neighbors) = (HashMap::new(), vec![], vec![]);
     let mut filled: Vec<usize> = vec![];
     for (f, face) in faces.iter().enumerate() {

@@ -81,38 +81,62 @@ impl Tensor {
         out: [usize; 2],
         samples: &Tensor,
     ) -> Result<(Tensor, Tensor)> {
-        const OP: &str = "fractional_max_pool2d";
-        same_device(OP, self, samples)?;
-        let plane = spatial(OP, self, 2)?;
+        // PyTorch counts the axes of planes from the last one, those of volumes from the first.
+        self.fractional_max_pool("fractional_max_pool2d", (kernel, out), samples, [1, 0])
+    }
+
+    /// [`fractional_max_pool2d`](Tensor::fractional_max_pool2d) of volumes `[N, C, D, H, W]`; `samples` `[N, C, 3]` are for D, H and W. Source
+    /// `torch.nn.functional.fractional_max_pool3d`. Errors: as there.
+    pub fn fractional_max_pool3d(
+        &self,
+        kernel: [usize; 3],
+        out: [usize; 3],
+        samples: &Tensor,
+    ) -> Result<(Tensor, Tensor)> {
+        self.fractional_max_pool("fractional_max_pool3d", (kernel, out), samples, [0, 1, 2])
+    }
+
+    /// With the place among the samples of each axis.
+    fn fractional_max_pool<const D: usize>(
+        &self,
+        op: &'static str,
+        (kernel, out): ([usize; D], [usize; D]),
+        samples: &Tensor,
+        sample: [usize; D],
+    ) -> Result<(Tensor, Tensor)> {
+        same_device(op, self, samples)?;
+        let plane = spatial(op, self, D)?;
         let (n, c) = (self.shape()[0], self.shape()[1]);
-        if samples.shape() != [n, c, 2] {
+        if samples.shape() != [n, c, D] {
             let got = format!("{:?}", samples.shape());
-            return Err(invalid(OP, "samples", format!("shape [{n}, {c}, 2]"), got));
+            return Err(invalid(op, "samples", format!("shape [{n}, {c}, {D}]"), got));
         }
-        for i in 0..2 {
+        for i in 0..D {
             if kernel[i] == 0 || out[i] == 0 || out[i].saturating_add(kernel[i]) > plane[i].saturating_add(1)
             {
                 let expected = format!("windows that {plane:?} cells hold");
-                return Err(invalid(OP, "out", expected, format!("{out:?} windows of {kernel:?}")));
+                return Err(invalid(op, "out", expected, format!("{out:?} windows of {kernel:?}")));
             }
         }
-        let cells = |axis: usize| -> Result<Tensor> {
-            let u = samples.detach().select(2, 1 - axis)?;
-            let start = random_starts(&u, plane[axis], kernel[axis], out[axis])?;
-            let taps = Tensor::arange(self.device(), DType::I64, 0.0, 1.0, kernel[axis])?;
-            start.unsqueeze(-1)?.add(&taps)
-        };
-        // [N, C, out H, 1, kernel H, 1] and [N, C, 1, out W, 1, kernel W].
-        let rows = cells(0)?.reshape(&[n, c, out[0], 1, kernel[0], 1])?;
-        let cols = cells(1)?.reshape(&[n, c, 1, out[1], 1, kernel[1]])?;
-        let place = rows.mul_scalar(plane[1] as f64)?.add(&cols)?;
-        let windows = [n, c, out[0] * out[1], kernel[0] * kernel[1]];
+        // [N, C, out.., kernel..] of positions in the plane, of which an axis contributes to its two.
+        let mut place = Tensor::zeros(self.device(), DType::I64, &[1])?;
+        for i in 0..D {
+            let u = samples.detach().select(2, sample[i])?;
+            let start = random_starts(&u, plane[i], kernel[i], out[i])?;
+            let taps = Tensor::arange(self.device(), DType::I64, 0.0, 1.0, kernel[i])?;
+            let mut shape = [vec![n, c], vec![1; 2 * D]].concat();
+            (shape[2 + i], shape[2 + D + i]) = (out[i], kernel[i]);
+            let cells = start.unsqueeze(-1)?.add(&taps)?.reshape(&shape)?;
+            let step: usize = plane[i + 1..].iter().product();
+            place = place.add(&cells.mul_scalar(step as f64)?)?;
+        }
+        let windows = [n, c, out.iter().product(), kernel.iter().product()];
         let place = place.reshape(&windows)?;
-        let flat = self.reshape(&[n, c, plane[0] * plane[1]])?;
+        let flat = self.reshape(&[n, c, plane.iter().product()])?;
         let taken = flat.gather(2, &place.reshape(&[n, c, windows[2] * windows[3]])?)?.reshape(&windows)?;
         let (y, best) = taken.max_with_index(3)?;
         let index = place.gather(3, &best.unsqueeze(3)?)?;
-        let shape = [n, c, out[0], out[1]];
+        let shape = [&[n, c][..], &out].concat();
         Ok((y.reshape(&shape)?, index.reshape(&shape)?))
     }
 

@@ -3,7 +3,7 @@
 use trefoil::DType;
 
 use crate::core::error::{Result, invalid};
-use crate::core::tensor::{Tensor, is_trial, same_device};
+use crate::core::tensor::{Tensor, axis, is_trial, same_device};
 
 /// Distinct elements of a tensor.
 #[derive(Debug, Clone)]
@@ -36,7 +36,93 @@ fn runs(x: &Tensor) -> Result<[Tensor; 3]> {
     Ok([values, run, counts])
 }
 
+/// The rank of each element within its column of a matrix: numbers from 0 in ascending order, equal for equal elements.
+fn column_ranks(x: &Tensor) -> Result<Tensor> {
+    let (n, columns) = (x.shape()[0], x.shape()[1]);
+    let (sorted, order) = x.sort(0, false)?;
+    let changes = sorted.narrow(0, 1, n - 1)?.ne(&sorted.narrow(0, 0, n - 1)?)?;
+    let first = Tensor::zeros(x.device(), DType::U8, &[1, columns])?;
+    let ranks = Tensor::concat(0, &[&first, &changes])?.cumsum(0)?;
+    ranks.zeros_like()?.scatter(0, &order, &ranks)
+}
+
+/// The rank of each row of a matrix in lexicographic order. Ranks of neighbouring columns make one number, so that half as many columns are left.
+fn row_ranks(x: &Tensor) -> Result<Tensor> {
+    let n = x.shape()[0];
+    if n == 0 || x.shape()[1] == 0 {
+        return counters(x, n, 0.0);
+    }
+    let mut ranks = column_ranks(x)?;
+    while ranks.shape()[1] > 1 {
+        let columns = ranks.shape()[1];
+        let half = columns / 2;
+        let pairs = ranks.narrow(1, 0, 2 * half)?.reshape(&[n, half, 2])?;
+        let joined = pairs.select(2, 0)?.mul_scalar(n as f64)?.add(&pairs.select(2, 1)?)?;
+        let joined = column_ranks(&joined)?;
+        ranks = match columns % 2 {
+            0 => joined,
+            _ => Tensor::concat(1, &[&joined, &ranks.narrow(1, columns - 1, 1)?])?,
+        };
+    }
+    ranks.squeeze(1)
+}
+
 impl Tensor {
+    /// The distinct slices along an axis, in lexicographic order: `values` has them along that axis, `inverse` (i64 `[size]`) and `counts` are
+    /// vectors. Slices with NaN count each for itself. Waits for the device, which alone knows how many they are. No gradient. Source
+    /// `torch.unique(dim=.., return_inverse=True, return_counts=True)`. Errors: `Invalid` for an axis out of range.
+    pub fn unique_dim(&self, along: isize) -> Result<Unique> {
+        let rows = self.slices("unique_dim", along)?;
+        let ranks = row_ranks(&rows)?;
+        let (sorted, order) = ranks.sort(0, false)?;
+        let [_, run, counts] = runs(&sorted)?;
+        self.of_runs(along, &run, &order, ranks, counts)
+    }
+
+    /// The slices along an axis without those that equal the one before; otherwise as [`unique_dim`](Tensor::unique_dim). Source
+    /// `torch.unique_consecutive(dim=..)`.
+    pub fn unique_consecutive_dim(&self, along: isize) -> Result<Unique> {
+        let rows = self.slices("unique_consecutive_dim", along)?;
+        let n = rows.shape()[0];
+        let run = if n == 0 || rows.shape()[1] == 0 {
+            counters(self, n, 0.0)?
+        } else {
+            let changes = rows.narrow(0, 1, n - 1)?.ne(&rows.narrow(0, 0, n - 1)?)?.any(&[1], false)?;
+            Tensor::concat(0, &[&Tensor::zeros(self.device(), DType::U8, &[1])?, &changes])?.cumsum(0)?
+        };
+        let [_, _, counts] = runs(&run)?;
+        let order = Tensor::arange(self.device(), DType::I64, 0.0, 1.0, n)?;
+        self.of_runs(along, &run, &order, run.clone(), counts)
+    }
+
+    /// Slices along an axis as the rows of a matrix.
+    fn slices(&self, op: &'static str, along: isize) -> Result<Tensor> {
+        let at = axis(op, along, self.rank())?;
+        let n = self.shape()[at];
+        let width = self.numel().checked_div(n).unwrap_or(0);
+        self.detach().transpose(0, at as isize)?.reshape(&[n, width])
+    }
+
+    /// The first slice of each run, in an order.
+    fn of_runs(
+        &self,
+        along: isize,
+        run: &Tensor,
+        order: &Tensor,
+        inverse: Tensor,
+        counts: Tensor,
+    ) -> Result<Unique> {
+        let first = match run.numel() {
+            0 => order.clone(),
+            n => {
+                let changes = run.narrow(0, 1, n - 1)?.ne(&run.narrow(0, 0, n - 1)?)?;
+                let one = Tensor::ones(run.device(), DType::U8, &[1])?;
+                order.masked_select(&Tensor::concat(0, &[&one, &changes])?)?
+            }
+        };
+        Ok(Unique { values: self.detach().index_select(along, &first)?, inverse, counts })
+    }
+
     /// The distinct elements in ascending order; every NaN counts for itself. Waits for the device, which alone knows how many they are. No
     /// gradient. Source `torch.unique(sorted=True, return_inverse=True, return_counts=True)`.
     pub fn unique(&self) -> Result<Unique> {

@@ -3,7 +3,8 @@
 use trefoil::ops::gemm::Precision;
 use trefoil::ops::random::{Distribution, Rng};
 
-use super::{ShortConv, sequences, step_bias};
+use super::state::{Carry, RecurrentState, recur};
+use super::{Projection, sequences, step_bias};
 use crate::core::error::{NnError, Result};
 use crate::core::tensor::Tensor;
 use crate::layers::spatial::positive;
@@ -53,36 +54,11 @@ struct Parts {
     o_proj: Dense,
 }
 
-/// A product and the convolution behind it.
-#[derive(Debug)]
-struct Projection {
-    proj: Dense,
-    conv: ShortConv,
-    names: [&'static str; 2],
-}
-
-impl Projection {
-    fn precision(self, precision: Precision) -> Self {
-        Projection { proj: self.proj.precision(precision), ..self }
-    }
-
-    /// `[B, T, D] -> [B, T, H, head]`.
-    fn forward(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
-        let y = hooks::call(self.names[0], &self.proj, &[x], || self.proj.forward(x))?;
-        let y = hooks::call(self.names[1], &self.conv, &[&y], || self.conv.forward(&y))?;
-        let (b, t, width) = (y.shape()[0], y.shape()[1], y.shape()[2]);
-        y.reshape(&[b, t, heads, width / heads])
-    }
-}
-
 impl Parts {
     fn new(cx: &InitContext, s: Sizes) -> Result<Self> {
         let dense = |from: usize, to: usize| Ok::<_, NnError>(Dense::new(cx, from, to)?.no_bias());
         let [keys, values] = s.head.map(|n| n.saturating_mul(s.heads));
-        let projection = |to: usize, names: [&'static str; 2]| {
-            let (proj, conv) = (dense(s.width, to)?, ShortConv::new(cx, to, s.kernel, false)?);
-            Ok::<_, NnError>(Projection { proj, conv, names })
-        };
+        let projection = |to: usize, names| Projection::new(cx, [s.width, to], Some(s.kernel), names);
         let rng = Rng::new(cx.seed()).at(cx.next_stream(), 0);
         let rates = Distribution::Uniform { lo: 1e-3, hi: 16.0 };
         let a_log = Tensor::random(cx.device(), cx.param_dtype(), &[s.heads], rates, rng)?.ln()?;
@@ -144,13 +120,21 @@ impl GatedDeltaNet {
         };
         self
     }
-}
 
-impl Layer for GatedDeltaNet {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// [`Layer::forward`] for tokens `[B, T, D]` behind those that `state` has seen at `layer`, which goes on to the last of them: equal to the
+    /// rows of a pass over all tokens, to rounding. Records no gradients. After an error the state is as before. Errors: those of `forward`,
+    /// `Invalid` for a layer that the state has not, or another batch than before.
+    pub fn forward_with_state(&self, x: &Tensor, state: &mut RecurrentState, layer: usize) -> Result<Tensor> {
+        sequences(OP, x, self.sizes.width)?;
+        state.carry(layer, x, |carry| self.run(x, Some(carry)))
+    }
+
+    fn run(&self, x: &Tensor, mut carry: Option<&mut Carry>) -> Result<Tensor> {
         let [batch, steps] = sequences(OP, x, self.sizes.width)?;
         let (p, heads, [head, values]) = (&self.parts, self.sizes.heads, self.sizes.head);
-        let (q, k, v) = (p.q.forward(x, heads)?, p.k.forward(x, heads)?, p.v.forward(x, heads)?);
+        let q = p.q.run(x, heads, carry.as_deref_mut())?;
+        let k = p.k.run(x, heads, carry.as_deref_mut())?;
+        let v = p.v.run(x, heads, carry.as_deref_mut())?;
         // Scores of queries are scaled as in attention.
         let q = q.l2_normalize(-1, 1e-6)?.mul_scalar(1.0 / (head as f64).sqrt())?;
         let k = k.l2_normalize(-1, 1e-6)?;
@@ -158,25 +142,27 @@ impl Layer for GatedDeltaNet {
         let step = hooks::call("a_proj", &p.a_proj, &[x], || p.a_proj.forward(x))?;
         let step = step.add(&p.dt_bias.get())?.softplus()?;
         let decay = step.mul(&p.a_log.get().exp()?)?.neg()?.exp()?;
-        let o = q.gated_delta_scan(&k, &v, &decay, &share, None)?.0;
+        let o = recur(carry, |initial| q.gated_delta_scan(&k, &v, &decay, &share, initial))?;
         let o = hooks::call("o_norm", &p.o_norm, &[&o], || p.o_norm.forward(&o))?;
         let gate = hooks::call("g_proj", &p.g_proj, &[x], || p.g_proj.forward(x))?.silu()?;
         let o = o.reshape(&[batch, steps, heads * values])?.mul(&gate)?;
         hooks::call("o_proj", &p.o_proj, &[&o], || p.o_proj.forward(&o))
     }
+}
+
+impl Layer for GatedDeltaNet {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.run(x, None)
+    }
 
     fn visit(&self, v: &mut Visitor<'_>) {
         let p = &self.parts;
-        for part in [&p.q, &p.k, &p.v] {
-            v.child(part.names[0], &part.proj);
-        }
+        [&p.q, &p.k, &p.v].into_iter().for_each(|part| part.visit_product(v));
         v.child("a_proj", &p.a_proj);
         v.child("b_proj", &p.b_proj);
         v.param("A_log", &p.a_log);
         v.param("dt_bias", &p.dt_bias);
-        for part in [&p.q, &p.k, &p.v] {
-            v.child(part.names[1], &part.conv);
-        }
+        [&p.q, &p.k, &p.v].into_iter().for_each(|part| part.visit_convolution(v));
         v.child("g_proj", &p.g_proj);
         v.child("o_norm", &p.o_norm);
         v.child("o_proj", &p.o_proj);

@@ -2,6 +2,7 @@
 
 use trefoil::ops::gemm::Precision;
 
+use super::state::{Carry, RecurrentState, recur};
 use super::{ShortConv, sequences, step_bias};
 use crate::core::error::{NnError, Result};
 use crate::core::tensor::Tensor;
@@ -127,24 +128,38 @@ impl Mamba {
         };
         self
     }
-}
 
-impl Layer for Mamba {
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// [`Layer::forward`] for tokens `[B, T, D]` behind those that `state` has seen at `layer`, which goes on to the last of them: equal to the
+    /// rows of a pass over all tokens, to rounding. Records no gradients. After an error the state is as before. Errors: those of `forward`,
+    /// `Invalid` for a layer that the state has not, or another batch than before.
+    pub fn forward_with_state(&self, x: &Tensor, state: &mut RecurrentState, layer: usize) -> Result<Tensor> {
+        sequences(OP, x, self.sizes.width)?;
+        state.carry(layer, x, |carry| self.run(x, Some(carry)))
+    }
+
+    fn run(&self, x: &Tensor, mut carry: Option<&mut Carry>) -> Result<Tensor> {
         sequences(OP, x, self.sizes.width)?;
         let (p, inner) = (&self.parts, self.sizes.inner());
         let [rank, n] = [self.sizes.rank(), self.sizes.states];
         let xz = hooks::call("in_proj", &p.in_proj, &[x], || p.in_proj.forward(x))?;
         let (h, z) = (xz.narrow(-1, 0, inner)?, xz.narrow(-1, inner, inner)?);
-        let h = hooks::call("conv1d", &p.conv1d, &[&h], || p.conv1d.forward(&h))?;
+        let h = hooks::call("conv1d", &p.conv1d, &[&h], || p.conv1d.run(&h, carry.as_deref_mut()))?;
         let of_h = hooks::call("x_proj", &p.x_proj, &[&h], || p.x_proj.forward(&h))?;
         let low = of_h.narrow(-1, 0, rank)?;
         let dt = hooks::call("dt_proj", &p.dt_proj, &[&low], || p.dt_proj.forward(&low))?;
         let (b, c) = (of_h.narrow(-1, rank, n)?, of_h.narrow(-1, rank + n, n)?);
         let (a, d) = (p.a_log.get().exp()?.neg()?, p.d.get());
-        let options = SelectiveScanOptions { d: Some(&d), z: Some(&z), softplus: true, ..Default::default() };
-        let y = h.selective_scan(&dt, &a, &b, &c, &options)?.0;
+        let y = recur(carry, |initial| {
+            let options = SelectiveScanOptions { d: Some(&d), z: Some(&z), initial, softplus: true };
+            h.selective_scan(&dt, &a, &b, &c, &options)
+        })?;
         hooks::call("out_proj", &p.out_proj, &[&y], || p.out_proj.forward(&y))
+    }
+}
+
+impl Layer for Mamba {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.run(x, None)
     }
 
     fn visit(&self, v: &mut Visitor<'_>) {

@@ -1,22 +1,30 @@
 //! Sequence layers that carry a state of fixed size from token to token.
 
 pub(crate) mod gated_delta_net;
+pub(crate) mod gated_linear_attention;
 pub(crate) mod mamba;
+pub(crate) mod recurrent_block;
+pub(crate) mod rglru;
+pub(crate) mod state;
 
 use trefoil::ops::activation::Activation;
+use trefoil::ops::gemm::Precision;
 use trefoil::ops::random::{Distribution, Rng};
 
+use self::state::Carry;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::Tensor;
-use crate::module::{Init, InitContext, Layer, Param, Visitor};
+use crate::layers::Dense;
+use crate::module::{Init, InitContext, Layer, Param, Visitor, hooks};
 
-/// Depthwise convolution over the present and the tokens before it, with SiLU; `nn.Conv1d(groups=C, padding=K - 1)` cut to the length.
+/// Depthwise convolution over the present and the tokens before it, with SiLU as a rule; `nn.Conv1d(groups=C, padding=K - 1)` cut to the length.
 ///
 /// State: `weight [C, 1, K]` and, with a bias, `bias [C]`, from U(-1/sqrt(K), 1/sqrt(K)).
 #[derive(Debug)]
 pub(super) struct ShortConv {
     weight: Param,
     bias: Option<Param>,
+    act: Activation,
 }
 
 impl ShortConv {
@@ -25,6 +33,22 @@ impl ShortConv {
         Ok(ShortConv {
             weight: param(&[channels, 1, kernel])?,
             bias: if bias { Some(param(&[channels])?) } else { None },
+            act: Activation::Swish { beta: 1.0 },
+        })
+    }
+
+    pub(super) fn activation(self, act: Activation) -> Self {
+        ShortConv { act, ..self }
+    }
+
+    /// [`Layer::forward`] behind the tokens before.
+    fn run(&self, x: &Tensor, carry: Option<&mut Carry>) -> Result<Tensor> {
+        let Some(carry) = carry else { return self.forward(x) };
+        let (weight, bias) = (self.weight.get().squeeze(1)?, self.bias.as_ref().map(Param::get));
+        let x = x.transpose(1, 2)?;
+        carry.through(|old| {
+            let (y, last) = x.causal_conv1d_with_state(&weight, bias.as_ref(), self.act, old)?;
+            Ok((y.transpose(1, 2)?, last))
         })
     }
 }
@@ -33,11 +57,7 @@ impl Layer for ShortConv {
     /// `[B, T, C] -> [B, T, C]`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let bias = self.bias.as_ref().map(Param::get);
-        let y = x.transpose(1, 2)?.causal_conv1d(
-            &self.weight.get().squeeze(1)?,
-            bias.as_ref(),
-            Activation::Swish { beta: 1.0 },
-        )?;
+        let y = x.transpose(1, 2)?.causal_conv1d(&self.weight.get().squeeze(1)?, bias.as_ref(), self.act)?;
         y.transpose(1, 2)
     }
 
@@ -45,6 +65,53 @@ impl Layer for ShortConv {
         v.param("weight", &self.weight);
         if let Some(b) = &self.bias {
             v.param("bias", b);
+        }
+    }
+}
+
+/// A product without bias, and the convolution behind it where there is one.
+#[derive(Debug)]
+struct Projection {
+    proj: Dense,
+    conv: Option<ShortConv>,
+    names: [&'static str; 2],
+}
+
+impl Projection {
+    /// Of `sizes` `[from, to]`, with a convolution of `kernel` tokens.
+    fn new(
+        cx: &InitContext,
+        sizes: [usize; 2],
+        kernel: Option<usize>,
+        names: [&'static str; 2],
+    ) -> Result<Self> {
+        let [from, to] = sizes;
+        let proj = Dense::new(cx, from, to)?.no_bias();
+        let conv = kernel.map(|k| ShortConv::new(cx, to, k, false)).transpose()?;
+        Ok(Projection { proj, conv, names })
+    }
+
+    fn precision(self, precision: Precision) -> Self {
+        Projection { proj: self.proj.precision(precision), ..self }
+    }
+
+    /// `[B, T, D] -> [B, T, H, head]`.
+    fn run(&self, x: &Tensor, heads: usize, carry: Option<&mut Carry>) -> Result<Tensor> {
+        let mut y = hooks::layer(self.names[0], &self.proj, x)?;
+        if let Some(conv) = &self.conv {
+            y = hooks::call(self.names[1], conv, &[&y], || conv.run(&y, carry))?;
+        }
+        let (b, t, width) = (y.shape()[0], y.shape()[1], y.shape()[2]);
+        y.reshape(&[b, t, heads, width / heads])
+    }
+
+    fn visit_product(&self, v: &mut Visitor<'_>) {
+        v.child(self.names[0], &self.proj);
+    }
+
+    fn visit_convolution(&self, v: &mut Visitor<'_>) {
+        if let Some(conv) = &self.conv {
+            v.child(self.names[1], conv);
         }
     }
 }

@@ -32,9 +32,8 @@ impl<F> fmt::Debug for CapturedStep<F> {
 /// and buffers of the model, and on nothing that changes from run to run; after a layer was switched between training and evaluation, frozen or
 /// replaced, make a new one.
 ///
-/// Steps that need the host in between (that read values back or upload some), that keep tensors they made (gradients outside of an
-/// [`Optimizer`](crate::Optimizer)'s memory, states that layers carry from batch to batch), and all steps on the CPU backend run as plain calls;
-/// [`CapturedStep::status`] says why.
+/// Steps that need the host in between (that read values back or upload some), and those that keep tensors they made (gradients outside of an
+/// [`Optimizer`](crate::Optimizer)'s memory, states that layers carry from batch to batch), run as plain calls; [`CapturedStep::status`] says why.
 ///
 /// An [`Optimizer`](crate::Optimizer) may be part of the step, from clearing the gradients to its [`step`](crate::Optimizer::step): its rate and its count
 /// then lie in device memory, for up to 64 steps ahead, and count on as ever; they are written again after a rate that was set anew. Under loss scaling

@@ -20,12 +20,12 @@ use crate::core::options::{COUNT, FINITE, SHARE, check_keys, join, object, read,
 use crate::core::tensor::{Device, Tensor};
 use crate::train::data::text::{Encoding, ResidentText, Windows};
 use crate::train::data::{
-    Arrays, Batch, GraphData, HostTensor, Item, ItemSource, Loader, Order, ResidentSource, Sampler, Source,
+    Arrays, Batch, FixedInputs, HostTensor, Item, ItemSource, Loader, Order, ResidentSource, Sampler, Source,
     Transform, Transformed,
 };
 
 /// Where the data comes from and how it is served. The key of a file says what it is: `csv`, `parquet`, `arrow`, `npy`, `npz`, `idx`, `cifar`,
-/// `images` (a folder of folders), `text` or `graph` (whose nodes are the items).
+/// `images` (a folder of folders), `text`, `graph` (whose nodes are the items) or `meshes`.
 #[derive(Clone)]
 pub struct DataConfig {
     json: Value,
@@ -176,7 +176,7 @@ pub struct Data {
     /// Named when the file was read.
     skipped: Vec<String>,
     encoding: Option<Arc<dyn Encoding>>,
-    graph: Option<Arc<GraphData>>,
+    fixed: Option<Arc<dyn FixedInputs>>,
     target: TargetKind,
     mapping: DataMapping,
 }
@@ -195,8 +195,8 @@ pub struct Sources {
     pub test: Option<Box<dyn Source>>,
     /// Largest class id, and the number of its item in the file.
     pub(super) largest: Option<(i64, usize)>,
-    /// What the network reads of the graph whose nodes the items are.
-    pub(super) graph: Option<Vec<(&'static str, Tensor)>>,
+    /// What the network reads in every call: the graph whose nodes the items are, all meshes.
+    pub(super) fixed: Option<Vec<(&'static str, Tensor)>>,
 }
 
 impl fmt::Debug for Sources {
@@ -329,15 +329,16 @@ impl DataConfig {
         {
             return fail(self.kind, "expected neither `item_shape` nor values as targets".into());
         }
-        if self.kind == "graph" {
+        let whole = [("graph", "nodes"), ("meshes", "meshes")];
+        if let Some((kind, items)) = whole.into_iter().find(|(kind, _)| *kind == self.kind) {
             let by_class = matches!(c.target, None | Some(TargetKind::Class)) && c.on_error == OnError::Fail;
             if c.item_shape.is_some() || !by_class || !self.transforms.is_empty() {
-                let what = "expected nodes with classes, without `item_shape`, `transforms` and `on_error`";
-                return fail(self.kind, what.into());
+                let what = "with classes, without `item_shape`, `transforms` and `on_error`";
+                return fail(self.kind, format!("expected {items} {what}"));
             }
             let test = self.json.get("test").and_then(Value::as_object);
             if let Some(key) = test.and_then(|t| t.keys().find(|k| *k != "labels")) {
-                return fail(&format!("test.{key}"), "expected other `labels` of the same graph".into());
+                return fail(&format!("test.{key}"), format!("expected other `labels` of the same {kind}"));
             }
         }
         Ok(())
@@ -404,7 +405,7 @@ impl DataConfig {
         let found = if train.classes > 0 { TargetKind::Class } else { TargetKind::Value };
         let target = c.target.unwrap_or(found);
         mapping.target = Some(target);
-        Ok(Data { train, test, skipped, encoding: None, graph: all.graph, target, mapping })
+        Ok(Data { train, test, skipped, encoding: None, fixed: all.fixed, target, mapping })
     }
 
     /// Items of a further file without targets, in their order, for a trained network: features as those of training, with the mapping that its run
@@ -416,7 +417,7 @@ impl DataConfig {
         let train = Part { from, scale: all.scale, classes: 0, skipped: Skipped::default() };
         let test = Some(train.clone());
         let (target, mapping) = (TargetKind::Value, mapping.clone());
-        Ok(Data { train, test, skipped: all.skipped, encoding: None, graph: None, target, mapping })
+        Ok(Data { train, test, skipped: all.skipped, encoding: None, fixed: None, target, mapping })
     }
 
     fn windows(&self, text: &str, encoding: Arc<dyn Encoding>, length: usize, step: usize) -> Result<Data> {
@@ -443,7 +444,7 @@ impl DataConfig {
             skipped: vec![],
             mapping: DataMapping::of_text(&*encoding),
             encoding: Some(encoding),
-            graph: None,
+            fixed: None,
             target: TargetKind::Class,
         })
     }
@@ -472,8 +473,8 @@ impl DataConfig {
         let test = data.test.as_ref().map(|t| serve(t, false)).transpose()?;
         let parts = [Some(&data.train), data.test.as_ref()];
         let largest = parts.into_iter().flatten().filter_map(Part::largest).max();
-        let graph = data.graph_inputs(device, dtype)?;
-        Ok(Sources { train, test, largest, graph })
+        let fixed = data.fixed_inputs(device, dtype)?;
+        Ok(Sources { train, test, largest, fixed })
     }
 
     fn serve(&self, part: &Part, device: &Device, dtype: DType, train: bool) -> Result<Box<dyn Source>> {
@@ -631,10 +632,10 @@ impl Data {
         self.encoding.as_deref()
     }
 
-    /// What a network reads of the graph whose nodes the items are, on a device, floats in `dtype`; see
+    /// What a network reads in every call of the graph whose nodes, or of the meshes, that the items are, on a device, floats in `dtype`; see
     /// [`Network::on_nodes`](crate::network::Network::on_nodes).
-    pub fn graph_inputs(&self, device: &Device, dtype: DType) -> Result<Option<Vec<(&'static str, Tensor)>>> {
-        self.graph.as_ref().map(|g| g.inputs(device, dtype)).transpose()
+    pub fn fixed_inputs(&self, device: &Device, dtype: DType) -> Result<Option<Vec<(&'static str, Tensor)>>> {
+        self.fixed.as_ref().map(|all| all.fixed_inputs(device, dtype)).transpose()
     }
 
     /// Malformed rows and images that were left out so far, each with its place and what is wrong with it.

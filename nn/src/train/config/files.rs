@@ -18,8 +18,8 @@ use crate::train::data::cifar::images_and_classes;
 use crate::train::data::table::{Categories, Column, Missing, Table, TableFormat, TableOptions, Target};
 use crate::train::data::text::{Bytes, Characters, Encoding, read_text};
 use crate::train::data::{
-    Arrays, CifarLabels, Dataset, GraphData, GraphOptions, HostTensor, ItemSource, Targets, read_idx,
-    read_npy,
+    Arrays, CifarLabels, Dataset, FixedInputs, GraphData, GraphOptions, HostTensor, ItemSource, MeshData,
+    MeshLabels, MeshOptions, Targets, mesh_files, read_idx, read_npy,
 };
 
 /// What files hold.
@@ -41,8 +41,8 @@ pub(super) struct Items {
     pub(super) scale: f64,
     /// Malformed items that were left out.
     pub(super) skipped: Vec<String>,
-    /// The graph whose nodes the items are.
-    pub(super) graph: Option<Arc<GraphData>>,
+    /// What the network reads in every call, of which the items are parts.
+    pub(super) fixed: Option<Arc<dyn FixedInputs>>,
     /// What was learned of the file.
     pub(super) mapping: DataMapping,
 }
@@ -66,6 +66,7 @@ pub(super) const PATHS: &[&str] = &[
     "images",
     "text",
     "graph",
+    "meshes",
     "labels",
     "nodes",
     "targets",
@@ -259,10 +260,63 @@ pub(super) static FILES: &[Row<Read>] = &[
         let graph = GraphData::read_csv(&graph, nodes.as_deref(), &options)?;
         let items = graph.labels(&labels, &options)?;
         let classes = Some(items.y().to_vec::<i64>()?);
-        let (items, graph) = (Arc::new(items), Some(Arc::new(graph)));
-        Ok(Items { items, labels: classes, sorted: false, scale: 1.0, skipped: vec![], graph, mapping: DataMapping::default() })
+        Ok(parts_of(graph, items, classes, DataMapping::default()))
     })),
+    row!("meshes" {
+        meshes: Files;
+        labels: Option<PathBuf> = null;
+        stacked: bool = false;
+        spiral_length: Option<usize> = null, COUNT;
+        header: Option<bool> = null;
+        separator: char = ",";
+    } |path| {
+        if stacked && spiral_length.is_some() {
+            let what = "expected it for vertices, which stacked meshes do not give, got both";
+            return Err(NnError::config(join(path, "spiral_length"), what));
+        }
+        let path = path.to_string();
+        Arc::new(move |c: &Common, mapping: Option<&DataMapping>| {
+            let files = mesh_files(&meshes.0)?;
+            if files.is_empty() {
+                return Err(NnError::config(join(&path, "meshes"), "expected at least one file, got none"));
+            }
+            let found = match &labels {
+                Some(csv) => {
+                    let names = mapping.and_then(|m| m.classes.as_deref());
+                    MeshLabels::read_csv(csv, &files, header, separator, names)?
+                }
+                None => MeshLabels::of_folders(&files)?,
+            };
+            if mapping.is_some_and(|m| m.classes != found.names) {
+                let what = "expected the ids of classes, as in training, got names";
+                return Err(NnError::config(join(&path, "labels"), what));
+            }
+            let options = MeshOptions { stacked, spiral_length, scale: c.scale as f32 };
+            let all = MeshData::read(&files, &options)?;
+            of_meshes(all, found, labels.is_none()).map(Content::Items)
+        })
+    }),
 ];
+
+/// Items that are parts of data which the network reads as a whole.
+fn parts_of(
+    all: impl FixedInputs + 'static,
+    items: Arrays,
+    labels: Option<Vec<i64>>,
+    mapping: DataMapping,
+) -> Items {
+    let (items, fixed) = (Arc::new(items), Some(Arc::new(all) as Arc<dyn FixedInputs>));
+    Items { items, labels, sorted: false, scale: 1.0, skipped: vec![], fixed, mapping }
+}
+
+/// The meshes that have a class as items; `sorted` where they stand class by class.
+fn of_meshes(all: MeshData, labels: MeshLabels, sorted: bool) -> Result<Items> {
+    let MeshLabels { meshes, classes, names } = labels;
+    let list = |v: &[i64]| HostTensor::from_slice(v, &[v.len()]);
+    let items = Arrays::new(list(&meshes)?, list(&classes)?)?;
+    let mapping = DataMapping { classes: names, ..DataMapping::default() };
+    Ok(Items { sorted, ..parts_of(all, items, Some(classes), mapping) })
+}
 
 #[cfg(feature = "archives")]
 fn open_npz(file: &Path, names: &[&str]) -> Result<BTreeMap<String, HostTensor>> {
@@ -344,7 +398,7 @@ fn items_of(table: Table, c: &Common, skipped: Vec<String>) -> Result<Items> {
     }
     let labels = (!labels.is_empty()).then_some(labels);
     let mapping = DataMapping::of_table(table.schema);
-    Ok(Items { items: Arc::new(data), labels, sorted: false, scale: 1.0, skipped, graph: None, mapping })
+    Ok(Items { items: Arc::new(data), labels, sorted: false, scale: 1.0, skipped, fixed: None, mapping })
 }
 
 /// Kinds of files that are tables.
@@ -441,7 +495,7 @@ fn arrays(mut x: HostTensor, y: Option<HostTensor>, features: Features, c: &Comm
         sorted: false,
         scale,
         skipped: vec![],
-        graph: None,
+        fixed: None,
         mapping: DataMapping::default(),
     })
 }
@@ -461,7 +515,7 @@ fn folder(root: &Path, gray: bool, size: Option<[u32; 2]>, c: &Common) -> Result
         sorted: true,
         scale: c.scale,
         skipped: vec![],
-        graph: None,
+        fixed: None,
         mapping,
     })
 }

@@ -11,7 +11,7 @@
 //!
 //! | Section | What it holds |
 //! |---|---|
-//! | `data` | the key of a file says what it is: `csv`, `parquet`, `arrow`, `npy`, `npz`, `idx`, `cifar` (binary files, one or a list), `images` (a folder of folders), `text`, `graph`; with the keys of [`Common`], a `sampler` ([`SamplerConfig`]), `transforms` ([`TransformConfig`]) and files of their own for the `test` |
+//! | `data` | the key of a file says what it is: `csv`, `parquet`, `arrow`, `npy`, `npz`, `idx`, `cifar` (binary files, one or a list), `images` (a folder of folders), `text`, `graph`, `meshes` (files of OBJ and OFF, or folders of them); with the keys of [`Common`], a `sampler` ([`SamplerConfig`]), `transforms` ([`TransformConfig`]) and files of their own for the `test` |
 //! | `model` | a network, see [`network`](crate::network) |
 //! | `loss` | [`LossConfig`]: any of [`losses`](crate::losses), as `"mse"` or with options as `{ "type": "huber", "delta": 2 }` |
 //! | `optimizer` | [`OptimizerConfig`]: any rule of [`optim`](crate::optim), with `groups` of parameters ([`GroupConfig`]) and `maximize` |
@@ -25,11 +25,14 @@
 //! `y`, `npy` and `npz` with `features` (`"values"`, `"ids"`); `cifar` with `dataset` (`"cifar10"`, `"cifar100"`, `"cifar100_coarse"`);
 //! `images` with `channels` (`"rgb"`, `"gray"`) and `size`; `text` with `length`, `step`, `encoding` (`"characters"`, `"bytes"`, `"tokenizer"` with the file under `tokenizer`); `graph`, a CSV file of edges, with `labels` (a
 //! CSV file of nodes and their classes), `nodes` (one of their features, a line for each; one-hot ids without it), `undirected`, `weighted`,
-//! `header`, `separator`.
+//! `header`, `separator`; `meshes` with `labels` (a CSV file of meshes and their classes; without it, folders are classes), `header`, `separator`,
+//! `stacked`, `spiral_length`.
 //!
 //! Of a graph, the items are the nodes with a class. The network runs on the whole graph, and reads what it needs of the inputs `x` (features
 //! of the nodes), `edge_index` and, if `weighted`, `edge_weight`; its rows of the nodes of a batch meet their classes in the loss. Test
-//! nodes are a share of all or have `labels` of their own under `test`.
+//! nodes are a share of all or have `labels` of their own under `test`. Meshes are the same to a network: it runs on all of them at once, as one
+//! mesh of several pieces, reads what it needs of the inputs that [`MeshData::inputs`](crate::data::MeshData::inputs) lists, and gives a row of
+//! outputs for each mesh.
 //!
 //! A run from its description:
 //!
@@ -263,7 +266,7 @@ impl Config {
             return Err(NnError::config("model", "is made by the program, not described in the run"));
         };
         let cx = InitContext::new(device, self.train.seed).dtype(self.train.precision.dtype());
-        if let Some(inputs) = &sources.graph {
+        if let Some(inputs) = &sources.fixed {
             let mut model = Network::on_nodes(&cx, network, "model", inputs)?;
             self.prepare(&model, sources)?;
             self.adapt(&cx, &mut model)?;

@@ -43,7 +43,7 @@ impl Default for CsvOptions {
     }
 }
 
-fn clean(cell: &str) -> &str {
+pub(super) fn clean(cell: &str) -> &str {
     let c = cell.trim();
     c.strip_prefix('"').and_then(|c| c.strip_suffix('"')).unwrap_or(c).trim()
 }

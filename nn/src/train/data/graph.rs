@@ -4,7 +4,7 @@ use std::path::Path;
 
 use trefoil::DType;
 
-use super::{Arrays, CsvOptions, Dataset, HostTensor, Label, Targets, read_csv};
+use super::{Arrays, CsvOptions, Dataset, FixedInputs, HostTensor, Label, Targets, read_csv};
 use crate::core::error::{At, NnError, Result};
 use crate::core::limits;
 use crate::core::tensor::{Device, Tensor};
@@ -146,5 +146,11 @@ impl GraphData {
             all.push(("edge_weight", upload(weight)?));
         }
         Ok(all)
+    }
+}
+
+impl FixedInputs for GraphData {
+    fn fixed_inputs(&self, device: &Device, dtype: DType) -> Result<Vec<(&'static str, Tensor)>> {
+        self.inputs(device, dtype)
     }
 }

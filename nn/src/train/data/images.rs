@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use image::imageops::FilterType;
 use image::{DynamicImage, ImageReader};
 
-use super::{Item, ItemSource};
+use super::{Item, ItemSource, entries};
 use crate::core::error::{At, NnError, Result, invalid};
 use crate::core::host_tensor::HostTensor;
 use crate::core::limits;
@@ -28,14 +28,6 @@ pub struct ImageFolder {
     names: Vec<String>,
     channels: Channels,
     size: Option<(u32, u32)>,
-}
-
-fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let list = std::fs::read_dir(folder).map_err(NnError::io("read", folder))?;
-    let list = list.map(|e| e.map(|e| e.path())).collect::<std::io::Result<Vec<_>>>();
-    let mut list = list.map_err(NnError::io("read", folder))?;
-    list.sort_unstable();
-    Ok(list)
 }
 
 impl ImageFolder {

@@ -10,7 +10,7 @@
 //! | [`Loader`] ([`HostSource`] for a [`Dataset`]) | items are made by threads | the batch, ahead of its use |
 //! | [`Transformed`] | changes the batches of another source on the device | nothing more |
 //!
-//! A [`Sampler`] says which items an epoch has. Of a graph ([`GraphData`]), the items are nodes.
+//! A [`Sampler`] says which items an epoch has. Of a graph ([`GraphData`]), the items are nodes, of [`MeshData`] meshes.
 
 pub(crate) mod cifar;
 mod csv;
@@ -21,6 +21,7 @@ mod images;
 pub(crate) mod index_check;
 mod items;
 mod loader;
+mod mesh;
 mod npy;
 #[cfg(feature = "archives")]
 mod npz;
@@ -38,6 +39,7 @@ pub use idx::{read_idx, read_idx_pair};
 pub use images::{Channels, ImageFolder};
 pub use items::{Arrays, Item, ItemSource};
 pub use loader::{HostSource, Loader};
+pub use mesh::{MeshData, MeshFile, MeshLabels, MeshOptions, mesh_files, read_mesh};
 pub use npy::read_npy;
 #[cfg(feature = "archives")]
 pub use npz::read_npz;
@@ -47,8 +49,29 @@ pub use transform::{Transform, Transformed};
 
 pub use crate::core::host_tensor::HostTensor;
 
-use crate::core::error::{Result, invalid};
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+
+use trefoil::DType;
+
+use crate::core::error::{NnError, Result, invalid};
 use crate::core::limits;
+use crate::core::tensor::{Device, Tensor};
+
+/// Data that a network reads as a whole in every call, which items are parts of: the nodes of a graph, meshes.
+pub(crate) trait FixedInputs: Debug + Send + Sync {
+    /// The inputs by their names, on a device, floats in `dtype`.
+    fn fixed_inputs(&self, device: &Device, dtype: DType) -> Result<Vec<(&'static str, Tensor)>>;
+}
+
+/// What a folder holds, in alphabetical order.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let list = std::fs::read_dir(folder).map_err(NnError::io("read", folder))?;
+    let list = list.map(|e| e.map(|e| e.path())).collect::<std::io::Result<Vec<_>>>();
+    let mut list = list.map_err(NnError::io("read", folder))?;
+    list.sort_unstable();
+    Ok(list)
+}
 
 /// What a model should produce for each item.
 #[derive(Debug, Clone, PartialEq)]

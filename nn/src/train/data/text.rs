@@ -180,6 +180,12 @@ impl Encoding for Tokenizer {
     }
 
     fn decode(&self, ids: &[u32]) -> Result<String> {
+        let special = self.inner.get_added_vocabulary();
+        let written = |token: String| self.special || !special.is_special_token(&token);
+        // Some decoders take a token for granted.
+        if !ids.iter().any(|&id| self.inner.id_to_token(id).is_some_and(written)) {
+            return Ok(String::new());
+        }
         let done = self.inner.decode(ids, !self.special);
         done.map_err(|e| invalid("Tokenizer", "ids", "ids of the tokenizer", e.to_string()))
     }

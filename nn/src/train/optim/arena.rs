@@ -11,8 +11,9 @@ use trefoil::{BackendExt, Buffer, DType, GpuError, ViewMut};
 
 use crate::core::error::{NnError, Result};
 use crate::core::limits;
-use crate::core::tensor::{Device, Storage, Tensor};
+use crate::core::tensor::{Device, Storage, Tensor, contiguous};
 use crate::module::Param;
+use crate::train::optim::collected::{collect_in, grad_memory};
 use crate::train::optim::numbers::StepNumbers;
 use crate::train::optim::recorded::Missed;
 
@@ -108,6 +109,12 @@ pub(crate) struct Arena {
     _token: Arc<()>,
 }
 
+/// The parameters among these whose memory is the same.
+fn tied_to<'e>(others: &'e [Entry], e: &Entry) -> impl Iterator<Item = &'e Param> {
+    let start = e.start;
+    others.iter().filter(move |d| d.start == start).map(|d| &d.param)
+}
+
 impl Arena {
     /// Moves parameters of one device and dtype. Existing tensors and gradients keep their contents. Parameters that share memory move
     /// once. Errors: a parameter that is a view, is frozen, or belongs to another living optimizer; nothing is moved then.
@@ -154,21 +161,14 @@ impl Arena {
             .collect::<Result<_>>()?;
         for (i, e) in entries.iter().enumerate() {
             let tied = entries[..i].iter().any(|d| d.start == e.start && Arc::ptr_eq(&d.storage, &e.storage));
-            let t = e.param.get();
-            let grad = Tensor::over(&device, &grads, e.start, t.shape())?;
-            let collected = t.grad().filter(|_| t.edge().is_some_and(|edge| edge.node.has_grad()));
-            if let (Some(g), false) = (&collected, tied) {
-                grad.assign(g)?;
-            }
             if !tied {
+                let t = e.param.get();
                 let (src, dst) = (t.operand(), values.alias_mut().range(e.start, t.numel())?);
                 device.copy(src.view()?.reshape(&[t.numel()])?, dst)?;
                 e.storage.claim(&token);
                 e.storage.relocate(values.clone(), e.start);
             }
-            if let Some(edge) = t.edge() {
-                edge.node.place_grad(grad, collected.is_some());
-            }
+            collect_in(&device, &grads, e.start, &e.param, tied_to(&entries[..i], e))?;
         }
         Ok(Some(Arena {
             device,
@@ -221,15 +221,19 @@ impl Arena {
         let [masters, average] = [&self.masters, &self.average].map(|b| b.as_ref().map(&moved).transpose());
         let (masters, average) = (masters?, average?);
         let mut placed: Vec<(usize, Tensor)> = vec![];
-        let mut leaves = vec![];
+        let mut leaves: Vec<(Tensor, Tensor)> = vec![];
         for e in &self.entries {
             let old = e.param.get();
             let t = match placed.iter().find(|(start, _)| *start == e.start) {
                 Some((_, first)) => first.relayout(*old.layout()),
                 None => Tensor::over(device, &values, e.start, old.shape())?,
             };
+            let grad = match leaves.iter().zip(&self.entries).find(|(_, d)| d.start == e.start) {
+                Some(((_, first), _)) => first.relayout(contiguous("arena", old.shape())?),
+                None => Tensor::over(device, &grads, e.start, old.shape())?,
+            };
             placed.push((e.start, t.clone()));
-            leaves.push((t, Tensor::over(device, &grads, e.start, old.shape())?));
+            leaves.push((t, grad));
         }
         for (e, (t, grad)) in self.entries.iter_mut().zip(leaves) {
             let filled = e.param.get().edge().is_some_and(|edge| edge.node.has_grad());
@@ -262,17 +266,10 @@ impl Arena {
     fn is_filled(&self, e: &Entry) -> Result<bool> {
         let t = e.param.get();
         let Some(edge) = t.edge() else { return Ok(false) };
-        if let Some(filled) = edge.node.is_filled() {
-            return Ok(filled);
+        match edge.node.is_filled() {
+            Some(filled) => Ok(filled),
+            None => collect_in(&self.device, &self.grads, e.start, &e.param, tied_to(&self.entries, e)),
         }
-        let grad = Tensor::over(&self.device, &self.grads, e.start, t.shape())?;
-        let collected = t.grad();
-        match &collected {
-            Some(g) => grad.assign(g)?,
-            None => grad.fill(0.0)?,
-        }
-        edge.node.place_grad(grad, collected.is_some());
-        Ok(collected.is_some())
     }
 
     /// Values and gradients of the tensors that got some, tied parameters once.
@@ -389,7 +386,7 @@ impl Arena {
         active: &Active,
         rule: &OptimRule,
         step: &Step<'_>,
-        rng: Option<&Rng<'_>>,
+        rng: Option<Rng<'_>>,
     ) -> Result<bool> {
         let Some(p) = &self.packed else { return Ok(false) };
         let (mut slots, mut small) = (vec![], vec![]);
@@ -523,6 +520,8 @@ impl Arena {
     pub(crate) fn update_average(&self, share: f64) -> Result<()> {
         let Some(a) = &self.average else { return Ok(()) };
         let w = self.precise()?;
+        // As it lies in device memory for recorded steps.
+        let share = if a.dtype() == DType::F64 { share } else { f64::from(share as f32) };
         Ok(self.device.binary(Binary::Lerp { t: share }, a.view(), w.view(), a.alias_mut())?)
     }
 
@@ -557,7 +556,8 @@ impl Arena {
                 Some(_) => edge.node.note_cleared(),
                 // Trained again after it was frozen: what it has collected elsewhere is cleared too.
                 None => {
-                    let grad = Tensor::over(&self.device, &self.grads, e.start, t.shape())?;
+                    let (grad, _) =
+                        grad_memory(&self.device, &self.grads, e.start, &e.param, tied_to(&self.entries, e))?;
                     edge.node.place_grad(grad, false);
                 }
             }

@@ -1,6 +1,7 @@
 //! Optimizers and learning-rate schedules.
 
 mod arena;
+mod collected;
 mod matrix;
 mod numbers;
 mod optimizer;

@@ -252,7 +252,7 @@ impl Optimizer {
             // Streams and blocks of their own for every step, member and group.
             let stream = (i as u64) << 32 | (k as u64) << 16;
             let rng = self.rounding.map(|seed| Rng::new(seed).at(stream, t << 40));
-            if !a.step_packed(group, &m.rule, &step, rng.as_ref())? {
+            if !a.step_packed(group, &m.rule, &step, rng)? {
                 a.device().optimizer_step(&m.rule, &step, &mut a.slots(alone, per_tensor)?)?;
             }
             calls.extend(own);

@@ -85,8 +85,8 @@ pub struct TrainOptions {
     /// (running statistics) may have seen it, and the run folder holds the last good epoch.
     pub anomaly: Option<u64>,
     /// Records steps on the device, from the clearing of gradients to the update, and replays them, with the same bits as plain calls give: one graph for
-    /// each shape of batches; where gradients accumulate, one for the first, the last and the other batches of a step. Where that does not go (on the CPU backend, in anomaly mode, for steps that need the host), the calls are made as ever, and
-    /// [`Trainer::capture_status`](super::Trainer::capture_status) says why.
+    /// each shape of batches; where gradients accumulate, one for the first, the last and the other batches of a step. Where that does not go (in anomaly
+    /// mode, for steps that need the host), the calls are made as ever, and [`Trainer::capture_status`](super::Trainer::capture_status) says why.
     pub capture: bool,
     /// Memory format of inputs of 3 to 5 axes, which convolutional networks keep from layer to layer.
     pub memory_format: MemoryFormat,

@@ -560,6 +560,24 @@ pub(super) fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             &[2, 5, 6],
         ),
         (
+            &[2, 5, 8],
+            json!({"type": "gated_linear_attention", "d_model": 8, "num_heads": 2, "num_kv_heads": 1, "expand_k": 0.75,
+                   "expand_v": 2, "gate_low_rank_dim": 3, "gate_logit_normalizer": 8, "clamp_min": -2.5,
+                   "use_short_conv": true, "conv_size": 3, "use_output_gate": false}),
+            &[2, 5, 8],
+        ),
+        (
+            &[2, 5, 6],
+            json!({"type": "rglru", "lru_width": 6, "num_heads": 3, "first_as_is": true}),
+            &[2, 5, 6],
+        ),
+        (
+            &[2, 5, 6],
+            json!({"type": "recurrent_block", "d_model": 6, "num_heads": 2, "lru_width": 8, "conv1d_width": 2,
+                   "activation": "silu", "first_as_is": true}),
+            &[2, 5, 6],
+        ),
+        (
             &[2, 6],
             json!({"type": "message_passing", "in_features": 6, "out_features": 4, "message_features": 5, "edge_features": 0,
                    "aggregator": "max", "activation": "relu"}),

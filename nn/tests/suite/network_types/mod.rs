@@ -207,6 +207,14 @@ fn sizes_of_zero_are_named() {
         "output_dim",
         "routing_iterations",
         "size",
+        "conv1d_width",
+        "conv_size",
+        "expand_k",
+        "expand_v",
+        "gate_logit_normalizer",
+        "gate_low_rank_dim",
+        "lru_width",
+        "num_kv_heads",
     ];
     let mut wrong = vec![];
     for (shape, json, _) in every_type() {

@@ -87,6 +87,12 @@ fn ldexp_backward(cx: &Cx<'_>) -> R {
     Ok(cx.gpu.binary_bwd(Binary::Ldexp, io)?)
 }
 
+fn igamma_backward(cx: &Cx<'_>, op: Binary) -> R {
+    let (dy, a, b) = (cx.x("dy")?, cx.x("a")?, cx.x("b")?);
+    let db = cx.like("db", &b)?;
+    Ok(cx.gpu.binary_bwd(op, BinaryBwd::new(dy, a, b).db(db.g()))?)
+}
+
 fn clamp(cx: &Cx<'_>) -> R {
     let x = cx.x("x")?;
     let y = cx.like("y", &x)?;
@@ -174,6 +180,22 @@ macro_rules! one {
         &[k($name, $row, "a, b", "-", "y", &["binary"], |cx| forward(cx, $op))
             .bound($bound)
             .sample(|s| pair(s, $a, $b))]
+    };
+}
+
+/// An incomplete gamma function and its gradient by the second operand.
+macro_rules! igamma {
+    ($name:literal, $op:expr) => {
+        &[
+            k($name, "T2.20", "a, b", "-", "y", &["binary"], |cx| forward(cx, $op))
+                .bound(Derived)
+                .sample(|s| pair(s, Range(0.05, 12.0), Range(0.01, 15.0))),
+            k(concat!($name, "_backward"), "T2.20", "dy, a, b", "-", "db", &["binary_bwd"], |cx| {
+                igamma_backward(cx, $op)
+            })
+            .bound(BROADCAST)
+            .grad_of($name),
+        ]
     };
 }
 
@@ -385,6 +407,8 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         s.put("x", &shape, Range(1.5, 6.0));
         s.put("q", &shape, Range(0.5, 6.0));
     })],
+    igamma!("igamma", Binary::Igamma),
+    igamma!("igammac", Binary::Igammac),
     &[k("cast", "T2.19", "x", "to", "y", &["cast"], cast).by(oracle::cast).sample(|s| {
         let shape = s.shape();
         s.put("x", &shape, Range(-300.0, 300.0));

@@ -38,7 +38,7 @@ fn bf16_states(cx: &Cx<'_>) -> R {
         let step = clock.step(cx, i)?;
         let g = g.map("steps", |l| l.select(0, i))?;
         let mut slots = [PackedSlot::new(w.m(), g, m.m(), v.m())];
-        cx.gpu.optimizer_step_packed(&rule, &step, rng.as_ref(), &mut slots)?;
+        cx.gpu.optimizer_step_packed(&rule, &step, rng, &mut slots)?;
     }
     Ok(())
 }
@@ -60,7 +60,7 @@ fn run_codes<'a>(cx: &Cx<'a>, w: &Tensor, scales: &Tensor) -> R<[Buffer; 2]> {
     let step = clock.step(cx, 0)?;
     let (cm, cv) = (m.view_mut().range(lead, n)?, v.view_mut().range(lead, n)?);
     let mut slots = [PackedSlot::new(w.m(), g, cm, cv).scales(scales.m())];
-    cx.gpu.optimizer_step_packed(&rule, &step, rng.as_ref(), &mut slots)?;
+    cx.gpu.optimizer_step_packed(&rule, &step, rng, &mut slots)?;
     Ok([m, v])
 }
 

@@ -1,6 +1,7 @@
 //! Convolution in f32: windows of several images, or a part of those of one image, are the columns of one product. Operands are read and results
 //! written in place.
 
+mod columns;
 mod run;
 
 pub(super) use self::run::why_not;
@@ -10,18 +11,20 @@ use std::borrow::Cow;
 use rayon::prelude::*;
 
 use super::{Run, all_runs};
+use crate::cpu::matmul::{Place, block_step, panel};
 use crate::cpu::scratch::*;
-use crate::cpu::vector::product::{multiply, packed, turned};
-use crate::cpu::vector::{Narrow, simd};
+use crate::cpu::vector::Narrow;
+use crate::cpu::vector::product::{multiply, multiply_panels, packed, turned};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::matmul::Place;
 use crate::ops::conv::{ConvShape, Direction};
 
 /// Windows of a product.
 const WINDOWS: usize = 512;
 /// Groups of images from which on each has a thread to itself; fewer share the threads of each step.
 const MANY: usize = 4;
+/// Channels whose weights a thread copies at least.
+const CHANNELS: usize = 4;
 
 /// A convolution as products.
 pub(super) struct Plan<'a> {
@@ -51,7 +54,7 @@ impl Block {
 /// Room for a block's work.
 #[derive(Default)]
 struct Room {
-    /// Columns [channels * taps, windows].
+    /// Columns [channels * taps, windows], row by row or as panels.
     columns: Vec<f32>,
     /// Output channels of several images side by side [channels, windows].
     tile: Vec<f32>,
@@ -73,6 +76,11 @@ impl<'a> Plan<'a> {
         self.s.cig() * self.taps.len()
     }
 
+    /// Elements of so many columns as panels, which are more than those of rows.
+    fn room(&self, columns: usize) -> usize {
+        columns.div_ceil(panel::<f32>()) * block_step(panel::<f32>(), self.depth())
+    }
+
     /// Whether the columns of an image are the image.
     fn is_pointwise(&self) -> bool {
         let (from, to) = (self.s.in_plane(), self.s.out_plane());
@@ -86,9 +94,13 @@ impl<'a> Plan<'a> {
             return Ok(w.into());
         }
         let mut some = filled(self.s.co * self.depth(), 0.0)?;
-        for (some, all) in some.chunks_mut(self.taps.len()).zip(w.chunks(self.s.taps())) {
-            some.iter_mut().zip(&self.taps).for_each(|(to, (t, _))| *to = all[*t]);
-        }
+        let (each, all) = (self.taps.len(), self.s.taps());
+        let channels = some.par_chunks_mut(self.depth()).zip(w.par_chunks(self.s.cig() * all));
+        channels.with_min_len(CHANNELS).for_each(|(some, w)| {
+            for (some, w) in some.chunks_mut(each).zip(w.chunks(all)) {
+                some.iter_mut().zip(&self.taps).for_each(|(to, (t, _))| *to = w[*t]);
+            }
+        });
         Ok(some.into())
     }
 
@@ -98,70 +110,6 @@ impl<'a> Plan<'a> {
         let step = if count > 1 { all } else { WINDOWS };
         let from = (0..all).step_by(step);
         from.map(move |first| Block { image, count, first, windows: step.min(all - first) })
-    }
-
-    /// Fills the columns of a block of a group of channels; `alone`: whether threads may share the work.
-    fn columns(&self, b: Block, group: usize, x: &[f32], col: &mut [f32], alone: bool) {
-        let (s, plane) = (self.s, self.s.in_plane());
-        let fill = |(row, col): (usize, &mut [f32])| {
-            let (c, runs) = (row / self.taps.len(), &self.taps[row % self.taps.len()].1);
-            for (i, col) in col.chunks_mut(b.windows).enumerate() {
-                let channel = (b.image + i) * s.ci + group * s.cig() + c;
-                self.column(b, runs, &x[channel * plane..][..plane], col);
-            }
-        };
-        match alone {
-            true => col.par_chunks_mut(b.width()).with_min_len(16).enumerate().for_each(fill),
-            false => col.chunks_mut(b.width()).enumerate().for_each(fill),
-        }
-    }
-
-    /// What one element of the block's windows reads of a plane; 0 beyond it.
-    fn column(&self, b: Block, runs: &[Run], x: &[f32], col: &mut [f32]) {
-        let (step, mut done) = (self.s.stride[2], 0);
-        for (to, at) in parts(b, runs, step) {
-            col[done..to.start].fill(0.0);
-            done = to.end;
-            let (to, from) = (&mut col[to], &x[at..]);
-            match step {
-                1 if to.len() >= 16 => to.copy_from_slice(&from[..to.len()]),
-                1 => to.iter_mut().zip(from).for_each(|(c, x)| *c = *x),
-                _ => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(c, x)| *c = *x),
-            }
-        }
-        col[done..].fill(0.0);
-    }
-
-    /// Adds columns of a block to the places that they were read from, in the group's planes of the images of `x`.
-    fn fold(&self, b: Block, group: usize, col: &[f32], x: &mut [f32], alone: bool) {
-        let (s, plane) = (self.s, self.s.in_plane());
-        if alone && s.groups == 1 {
-            let planes = x.par_chunks_mut(plane).with_min_len(8).enumerate();
-            planes.for_each(|(i, x)| self.fold_plane(b, [i / s.ci, i % s.ci], col, x));
-            return;
-        }
-        simd!({
-            for (i, x) in x.chunks_mut(s.ci * plane).enumerate() {
-                let planes = x[group * s.cig() * plane..][..s.cig() * plane].chunks_mut(plane);
-                planes.enumerate().for_each(|(c, x)| self.fold_plane(b, [i, c], col, x));
-            }
-        });
-    }
-
-    /// The same for one image of the block and one channel of the group.
-    #[inline]
-    fn fold_plane(&self, b: Block, [image, c]: [usize; 2], col: &[f32], x: &mut [f32]) {
-        let rows = col.chunks(b.width()).skip(c * self.taps.len());
-        for ((_, runs), row) in self.taps.iter().zip(rows) {
-            let row = &row[image * b.windows..][..b.windows];
-            for (from, at) in parts(b, runs, self.s.stride[2]) {
-                let (to, from) = (&mut x[at..], &row[from]);
-                match self.s.stride[2] {
-                    1 => to.iter_mut().zip(from).for_each(|(x, c)| *x += c),
-                    step => to.iter_mut().step_by(step).zip(from).for_each(|(x, c)| *x += c),
-                }
-            }
-        }
     }
 
     /// The group's channels of a tensor like y, as a matrix [channels, windows of the block]: in place for one image, else a copy.
@@ -197,7 +145,7 @@ impl<'a> Plan<'a> {
             if self.images > 1 { self.images * self.s.out_plane() } else { WINDOWS.min(self.s.out_plane()) };
         let room = || -> Result<Room> {
             Ok(Room {
-                columns: filled(self.depth() * width, 0.0)?,
+                columns: filled(self.room(width), 0.0)?,
                 tile: filled(if self.images > 1 { rows * width } else { 0 }, 0.0)?,
                 wide: filled(if T::DTYPE == DType::F32 { 0 } else { n }, 0.0)?,
             })
@@ -239,24 +187,20 @@ impl<'a> Plan<'a> {
         self.each_group(y, m, |image, y, room, alone| {
             for (b, g) in self.blocks(image).flat_map(|b| (0..s.groups).map(move |g| (b, g))) {
                 let (width, a) = (b.width(), (&*w, packed(g * m * k, k)));
-                let col = match self.is_pointwise() && b.count == 1 {
-                    true => (
-                        x,
-                        Place { at: (image * s.ci + g * s.cig()) * plane + b.first, rows: plane, cols: 1 },
-                    ),
-                    false => {
-                        let col = &mut room.columns[..k * width];
-                        self.columns(b, g, x, col, alone);
-                        (&*col, packed(0, width))
-                    }
-                };
+                let to = Place { at: g * m * plane + b.first, rows: plane, cols: 1 };
+                if self.is_pointwise() && b.count == 1 {
+                    let at = (image * s.ci + g * s.cig()) * plane + b.first;
+                    multiply(self.op, (m, width, k), a, (x, Place { at, ..to }), 0.0, (y, to), alone)?;
+                    continue;
+                }
+                let panels = &mut room.columns[..self.room(width)];
+                self.panels(b, g, x, panels, alone);
                 if b.count == 1 {
-                    let to = Place { at: g * m * plane + b.first, rows: plane, cols: 1 };
-                    multiply(self.op, (m, width, k), a, col, 0.0, (y, to), alone)?;
+                    multiply_panels(self.op, (m, width, k), a, panels, 0.0, (y, to), alone)?;
                     continue;
                 }
                 let tile = &mut room.tile[..m * width];
-                multiply(self.op, (m, width, k), a, col, 0.0, (tile, packed(0, width)), alone)?;
+                multiply_panels(self.op, (m, width, k), a, panels, 0.0, (tile, packed(0, width)), alone)?;
                 for (i, y) in y.chunks_mut(s.co * plane).enumerate() {
                     for (o, to) in y[g * m * plane..][..m * plane].chunks_mut(plane).enumerate() {
                         to.copy_from_slice(&tile[o * width + i * plane..][..plane]);
@@ -268,6 +212,36 @@ impl<'a> Plan<'a> {
         })
     }
 
+    /// The convolution that is the adjoint of one with stride 1, where it reads no more than the adjoint writes, and there are windows enough to make
+    /// good for turning the weights.
+    fn adjoint(&self) -> Option<ConvShape> {
+        let s = self.s;
+        let reach = [0, 1, 2].map(|i| s.dilation[i] * (s.kernel[i] - 1));
+        let many = s.n * s.out_plane() >= 8 * s.co;
+        let apt = s.stride == [1; 3] && s.co <= s.ci && many && !self.is_pointwise();
+        (apt && (0..3).all(|i| s.pad[i] <= reach[i])).then(|| ConvShape {
+            ci: s.co,
+            co: s.ci,
+            input: s.output,
+            output: s.input,
+            pad: [0, 1, 2].map(|i| reach[i] - s.pad[i]),
+            ..*s
+        })
+    }
+
+    /// The weights of the adjoint: input and output channels of a group exchanged, windows turned around.
+    fn turned_weights(&self, w: &[f32]) -> Result<Vec<f32>> {
+        let (s, taps) = (self.s, self.s.taps());
+        let mut turned = filled(w.len(), 0.0)?;
+        for (i, to) in turned.chunks_mut(taps).enumerate() {
+            let (c, o) = (i / s.cog(), i % s.cog());
+            let (group, c) = (c / s.cig(), c % s.cig());
+            let from = &w[((group * s.cog() + o) * s.cig() + c) * taps..][..taps];
+            to.iter_mut().zip(from.iter().rev()).for_each(|(to, w)| *to = *w);
+        }
+        Ok(turned)
+    }
+
     /// dx = adjoint of conv on dy; then `finish` as in [`Plan::forward`].
     pub(super) fn input_grad<T: Narrow>(
         &self,
@@ -275,6 +249,9 @@ impl<'a> Plan<'a> {
         dx: &mut [T],
         finish: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Result<()> {
+        if let Some(s) = self.adjoint() {
+            return Plan::new(self.op, &s)?.forward((dy, &self.turned_weights(w)?), dx, finish);
+        }
         let (s, m, k) = (self.s, self.s.cog(), self.depth());
         let w = self.weights(w)?;
         self.each_group(dx, m, |image, dx, room, alone| {
@@ -327,19 +304,12 @@ impl<'a> Plan<'a> {
             return Ok(dw);
         }
         let mut full = filled(s.co * s.cig() * s.taps(), 0.0)?;
-        for (full, dw) in full.chunks_mut(s.taps()).zip(dw.chunks(self.taps.len())) {
-            self.taps.iter().zip(dw).for_each(|((t, _), dw)| full[*t] = *dw);
-        }
+        let channels = full.par_chunks_mut(s.cig() * s.taps()).zip(dw.par_chunks(k));
+        channels.with_min_len(CHANNELS).for_each(|(full, dw)| {
+            for (full, dw) in full.chunks_mut(s.taps()).zip(dw.chunks(self.taps.len())) {
+                self.taps.iter().zip(dw).for_each(|((t, _), dw)| full[*t] = *dw);
+            }
+        });
         Ok(full)
     }
-}
-
-/// The parts of runs that a block's windows have: windows counted from its first one, and the place that the first of them reads.
-fn parts(b: Block, runs: &[Run], step: usize) -> impl Iterator<Item = (std::ops::Range<usize>, usize)> + '_ {
-    let end = b.first + b.windows;
-    let some = runs.iter().skip_while(move |r| r.out + r.len <= b.first).take_while(move |r| r.out < end);
-    some.map(move |r| {
-        let (from, to) = (r.out.max(b.first), (r.out + r.len).min(end));
-        (from - b.first..to - b.first, r.at + (from - r.out) * step)
-    })
 }

@@ -8,7 +8,7 @@ use crate::cpu::conv::Step;
 use crate::cpu::scratch::*;
 use crate::cpu::values::{CHUNK, Values, change, change_all, operands};
 use crate::cpu::vector::{Narrow, ROOM, activation, change_in_f32, put, simd};
-use crate::cpu::{CpuBackend, store_grad};
+use crate::cpu::{Kernels, store_grad};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::activation::Activation;
@@ -57,7 +57,7 @@ pub(in crate::cpu::conv) fn why_not(s: Option<&ConvShape>, z: Option<&ViewMut<'_
     }
 }
 
-impl CpuBackend {
+impl Kernels {
     pub(in crate::cpu::conv) fn conv_in_f32<T: Narrow>(
         &self,
         op: &'static str,

@@ -1,33 +1,36 @@
 //! Back-propagation through time.
 
+use super::super::give;
 use super::*;
 use crate::cpu::vector::activation::activate;
 use crate::cpu::vector::matrix_column_sums;
 use crate::ops::activation::Activation;
 
-/// What the forward pass saved, in the order of the parts.
-struct Saved {
-    dy: Vec<f32>,
-    /// States before each step.
-    h: Vec<f32>,
-    /// Cell states [T+1, b, H] of an LSTM; of a plain cell its outputs [T, b, H].
-    c: Vec<f32>,
-    /// Gates of an LSTM; r, z, n and u_n of a GRU.
-    gates: Vec<f32>,
-    gru: [Vec<f32>; 4],
-    /// W_hh [gates, H].
-    w_hh: Vec<f32>,
+/// What the forward pass saved, and the gradient of its result.
+struct Saved<'a> {
+    /// In the order of y.
+    dy: Option<Values<'a, f32>>,
+    /// All states [T+1, B, H].
+    h: Values<'a, f32>,
+    /// Cell states [T+1, B, H] of an LSTM.
+    c: Option<Values<'a, f32>>,
+    /// Gates of an LSTM [T, B, 4 H].
+    gates: Option<Values<'a, f32>>,
+    /// r, z, n and u_n of a GRU [T, B, H].
+    gru: [Option<Values<'a, f32>>; 4],
+    /// The panels of W_hh [gates, H]; where the reset gate comes before the product, those of the first two gates, and of the third.
+    w_hh: [Vec<f32>; 2],
 }
 
-/// Gradients of one part of the batch.
+/// Gradients of one part of the batch: of each step its rows.
 struct Part<'a> {
     first: usize,
-    /// Of what the recurrent weights make [T, b, gates].
-    du: &'a mut [f32],
+    /// Of what the recurrent weights make [T][b, gates].
+    du: Vec<&'a mut [f32]>,
     /// Of what the input weights make, where it differs.
-    da: &'a mut [f32],
-    /// r h, where the reset gate comes before the product [T, b, H].
-    rh: &'a mut [f32],
+    da: Vec<&'a mut [f32]>,
+    /// r h, where the reset gate comes before the product [T][b, H].
+    rh: Vec<&'a mut [f32]>,
     dh: &'a mut [f32],
     dc: &'a mut [f32],
 }
@@ -41,37 +44,43 @@ struct Gradients {
     dc: Vec<f32>,
 }
 
-impl Saved {
-    fn new<T: Narrow>(run: &Run<'_>, io: &RnnBwd<'_>) -> Result<Self> {
-        let (order, h, batch) = (run.order(), run.s.hidden, run.s.batch);
-        let take = |v: Option<View<'_>>, order, width| match v {
-            Some(v) => run.take_saved::<T>(v, order, width),
-            None => Ok(Vec::new()),
-        };
-        let plain = matches!(run.cell, RnnCell::Tanh | RnnCell::Relu);
-        let gru = match io.gru {
-            Some(g) => [g.r, g.z, g.n, g.u].map(|v| take(Some(v), order, h)),
-            None => [(); 4].map(|_| Ok(Vec::new())),
-        };
-        let [r, z, m, u] = gru;
+/// Row `i` of a matrix of `width` columns, or nothing.
+fn row_at<'a>(v: &'a Option<Values<'_, f32>>, i: usize, width: usize) -> &'a [f32] {
+    v.as_ref().map_or(&[], |v| &v[i * width..][..width])
+}
+
+/// Blocks of the operands of a call.
+fn blocks(io: &RnnBwd<'_>) -> Result<Blocks> {
+    let (w, g) = (&io.weights, &io.grads);
+    let [r, z, n, u] = io.gru.map_or([None; 4], |g| [g.r, g.z, g.n, g.u].map(Some));
+    let of_state = [io.dy, io.dh_t, io.dc_t, Some(io.h), io.c, io.gates, r, z, n, u];
+    let of_input = [Some(io.x), Some(w.w_ih), Some(w.w_hh), w.b_ih, w.b_hh, io.lengths];
+    let written = [&g.dx, &g.dh_0, &g.dc_0, &g.dw_ih, &g.dw_hh, &g.db_ih, &g.db_hh];
+    let written = written.into_iter().flatten().map(|g| g.out.block().id());
+    let read = of_state.into_iter().chain(of_input).flatten().map(|v| v.block().id());
+    Ok(Blocks(read.chain(written).try_vec()?))
+}
+
+impl<'a> Saved<'a> {
+    fn new<T: Narrow>(run: &Run<'_>, io: &RnnBwd<'a>, blocks: &Blocks) -> Result<Self> {
+        let hold = |v: View<'a>| vector::values(run.op, v, blocks.of_others(&v));
+        let may = |v: Option<View<'a>>| v.map(hold).transpose();
+        let [r, z, n, u] = io.gru.map_or([None; 4], |g| [g.r, g.z, g.n, g.u].map(Some)).map(may);
+        let (h, wide, w_hh) = (run.s.hidden, run.gates(), values::<T>(run.op, io.weights.w_hh)?);
+        let first = if run.cell == RnnCell::GruResetBefore { 2 * h } else { wide };
+        let of = |gates: Range<usize>| panels(run.op, (gates.len(), h), (&w_hh, packed(gates.start * h, h)));
         Ok(Saved {
-            dy: match io.dy {
-                Some(dy) => run.take::<T>(dy, order, h, |at, b| run.outer(at, b))?,
-                None => filled(order.rows() * h, 0.0)?,
-            },
-            h: run.take_saved::<T>(io.h, order, h)?,
-            c: match plain {
-                true => run.take::<T>(io.h, order, h, |at, b| (at + 1) * batch + b)?,
-                false => take(io.c, run.states(), h)?,
-            },
-            gates: take(io.gates, order, run.gates())?,
-            gru: [r?, z?, m?, u?],
-            w_hh: values::<T>(run.op, io.weights.w_hh)?,
+            dy: may(io.dy)?,
+            h: hold(io.h)?,
+            c: may(io.c)?,
+            gates: may(io.gates)?,
+            gru: [r?, z?, n?, u?],
+            w_hh: [of(0..first)?, of(first..wide)?],
         })
     }
 }
 
-impl CpuBackend {
+impl Kernels {
     pub(in crate::cpu::rnn) fn rnn_bwd_in_f32<T: Narrow>(
         &self,
         cell: RnnCell,
@@ -82,9 +91,8 @@ impl CpuBackend {
         const OP: &str = "rnn_bwd";
         let lengths = super::super::row_lengths(OP, io.lengths, &s)?;
         let run = Run { op: OP, cell, p, s, lengths: &lengths };
-        let saved = Saved::new::<T>(&run, &io)?;
-        let (h, wide, order) = (s.hidden, run.gates(), run.order());
-        let zeros = |there: bool, width| filled(if there { order.rows() * width } else { 0 }, 0.0f32);
+        let (h, wide, rows) = (s.hidden, run.gates(), run.rows());
+        let zeros = |there: bool, width| filled(if there { rows * width } else { 0 }, 0.0f32);
         let first = |v| optional::<T>(OP, v)?.map_or_else(|| filled(s.batch * h, 0.0f32), Ok);
         let mut all = Gradients {
             du: zeros(true, wide)?,
@@ -93,79 +101,99 @@ impl CpuBackend {
             dh: first(io.dh_t)?,
             dc: first(io.dc_t)?,
         };
-        self.parts_bwd::<T>(&run, &saved, &mut all)?;
-        let all = all;
-        let (du, da) = (&all.du, if all.da.is_empty() { &all.du } else { &all.da });
-        let give = |to: &Option<GradMut<'_>>, data: &[f32], width: usize| match to {
-            Some(to) => put_rows::<T>(run.op, to, width, |i| Some(&data[i * width..][..width])),
-            None => Ok(()),
-        };
-        let g = &io.grads;
-        give(&g.dh_0, &all.dh, h)?;
-        give(&g.dc_0, &all.dc, h)?;
-        if let Some(to) = &g.dx {
-            let w_ih = values::<T>(OP, io.weights.w_ih)?;
-            let mut dx = zeros(true, s.input)?;
-            let (size, y) = ((order.rows(), s.input, wide), (&mut *dx, packed(0, s.input)));
-            multiply(run.op, size, (da, packed(0, wide)), (&w_ih, packed(0, s.input)), 0.0, y, true)?;
-            put_rows::<T>(run.op, to, s.input, |i| {
-                let (at, b) = run.inner(i);
-                Some(&dx[order.row(at, b) * s.input..][..s.input])
+        let blocks = blocks(&io)?;
+        let saved = Saved::new::<T>(&run, &io, &blocks)?;
+        run.backward::<T>(&saved, &mut all)?;
+        let (hs, g) = (saved.h, &io.grads);
+        for (to, data) in [(&g.dh_0, &all.dh), (&g.dc_0, &all.dc)] {
+            to.as_ref().map_or(Ok(()), |to| vector::put(OP, to, data))?;
+        }
+        run.input_gradient::<T>(&io, all.of_input())?;
+        if let Some(to) = &g.dw_ih {
+            let x = run.in_order::<T>(io.x, blocks.of_others(&io.x))?;
+            vector::write_or_add(OP, to, |dw, beta| {
+                run.weight_gradient((all.of_input(), 0..wide), (&x, s.input), beta, dw)
             })?;
         }
-        // d^T x, sums over all steps.
-        let weight = |d: &[f32], gates: Range<usize>, x: &[f32], width: usize| -> Result<Vec<f32>> {
-            let mut dw = filled(gates.len() * width, 0.0)?;
-            let d = (d, turned(gates.start, wide));
-            let size = (gates.len(), width, order.rows());
-            multiply(run.op, size, d, (x, packed(0, width)), 0.0, (&mut dw, packed(0, width)), true)?;
-            Ok(dw)
-        };
-        if g.dw_ih.is_some() {
-            let x = run.take::<T>(io.x, order, s.input, |at, b| run.outer(at, b))?;
-            give(&g.dw_ih, &weight(da, 0..wide, &x, s.input)?, s.input)?;
-        }
-        if g.dw_hh.is_some() {
+        if let Some(to) = &g.dw_hh {
             let split = if all.rh.is_empty() { wide } else { 2 * h };
-            let mut dw = weight(du, 0..split, &saved.h, h)?;
-            if split < wide {
-                dw.try_extend(weight(du, split..wide, &all.rh, h)?)?;
-            }
-            give(&g.dw_hh, &dw, h)?;
+            vector::write_or_add(OP, to, |dw, beta| {
+                let (dw, last) = dw.split_at_mut(split * h);
+                run.weight_gradient((&all.du, 0..split), (&hs, h), beta, dw)?;
+                match last.is_empty() {
+                    true => Ok(()),
+                    false => run.weight_gradient((&all.du, split..wide), (&all.rh, h), beta, last),
+                }
+            })?;
         }
-        for (to, d) in [(&g.db_ih, da), (&g.db_hh, du)] {
-            if let Some(to) = to {
-                store_grad(OP, to, &matrix_column_sums(d, wide)?)?;
-            }
+        all.biases(wide, g)
+    }
+}
+
+impl Gradients {
+    /// Of what the input weights make.
+    fn of_input(&self) -> &[f32] {
+        if self.da.is_empty() { &self.du } else { &self.da }
+    }
+
+    /// Gradients of the biases: sums over all rows.
+    fn biases(&self, wide: usize, g: &RnnGrads<'_>) -> Result<()> {
+        const OP: &str = "rnn_bwd";
+        let sums = |used: bool, d: &[f32]| if used { matrix_column_sums(d, wide) } else { Ok(Vec::new()) };
+        let (hh, ih, same) = (g.db_hh.is_some(), g.db_ih.is_some(), self.da.is_empty());
+        let (of_hh, of_ih) = (sums(hh || ih && same, &self.du)?, sums(ih && !same, &self.da)?);
+        give(OP, &g.db_hh, &of_hh)?;
+        give(OP, &g.db_ih, if same { &of_hh } else { &of_ih })
+    }
+}
+
+impl Run<'_> {
+    /// dx = da W_ih
+    fn input_gradient<T: Narrow>(&self, io: &RnnBwd<'_>, da: &[f32]) -> Result<()> {
+        let Some(to) = &io.grads.dx else { return Ok(()) };
+        let (wide, width, w_ih) = (self.gates(), self.s.input, values::<T>(self.op, io.weights.w_ih)?);
+        let product = |dx: &mut [f32], beta| {
+            let (size, y) = ((self.rows(), width, wide), (dx, packed(0, width)));
+            multiply(self.op, size, (da, packed(0, wide)), (&w_ih, packed(0, width)), beta, y, true)
+        };
+        if self.is_in_order() {
+            return vector::write_or_add(self.op, to, product);
         }
-        Ok(())
+        let mut dx = filled(self.rows() * width, 0.0)?;
+        product(&mut dx, 0.0)?;
+        self.put_sequence::<T>(to, width, &dx)
+    }
+
+    /// dw = d^T x + beta dw of some gates; sums over all steps.
+    fn weight_gradient(
+        &self,
+        (d, gates): (&[f32], Range<usize>),
+        (x, width): (&[f32], usize),
+        beta: f32,
+        dw: &mut [f32],
+    ) -> Result<()> {
+        let (d, size) = ((d, turned(gates.start, self.gates())), (gates.len(), width, self.rows()));
+        multiply(self.op, size, d, (x, packed(0, width)), beta, (dw, packed(0, width)), true)
     }
 
     /// Runs the parts of the batch.
-    fn parts_bwd<T: Narrow>(&self, run: &Run<'_>, saved: &Saved, all: &mut Gradients) -> Result<()> {
-        let (n, width, wide) = (run.s.batch.div_ceil(ROWS), run.s.hidden, run.gates());
-        let each = ROWS * run.s.steps;
-        let (mut du, mut da) = (all.du.chunks_mut(each * wide), all.da.chunks_mut(each * wide));
-        let mut rh = all.rh.chunks_mut(each * width);
-        let (mut dh, mut dc) = (all.dh.chunks_mut(ROWS * width), all.dc.chunks_mut(ROWS * width));
-        let mut parts = with_capacity(n)?;
-        for i in 0..n {
-            parts.try_push(Part {
-                first: i * ROWS,
-                du: du.next().unwrap_or_default(),
-                da: da.next().unwrap_or_default(),
-                rh: rh.next().unwrap_or_default(),
-                dh: dh.next().unwrap_or_default(),
-                dc: dc.next().unwrap_or_default(),
-            })?;
+    fn backward<T: Narrow>(&self, saved: &Saved<'_>, all: &mut Gradients) -> Result<()> {
+        let (batch, width, wide) = (self.s.batch, self.s.hidden, self.gates());
+        let du = parts(&mut all.du, batch, wide)?.into_iter();
+        let (da, rh) = (parts(&mut all.da, batch, wide)?, parts(&mut all.rh, batch, width)?);
+        let states = all.dh.chunks_mut(ROWS * width).zip(all.dc.chunks_mut(ROWS * width));
+        let mut work = with_capacity(du.len())?;
+        for (i, (((du, da), rh), (dh, dc))) in du.zip(da).zip(rh).zip(states).enumerate() {
+            work.try_push(Part { first: i * ROWS, du, da, rh, dh, dc })?;
         }
-        parts.into_par_iter().try_for_each(|part| part.run::<T>(run, saved, n == 1))
+        let alone = work.len() == 1;
+        work.into_par_iter().try_for_each(|part| part.run::<T>(self, saved, alone))
     }
 }
 
 impl Part<'_> {
     /// All steps from the last one; `alone`: whether no other part runs beside it.
-    fn run<T: Narrow>(mut self, run: &Run<'_>, saved: &Saved, alone: bool) -> Result<()> {
+    fn run<T: Narrow>(mut self, run: &Run<'_>, saved: &Saved<'_>, alone: bool) -> Result<()> {
         let (h, wide, n) = (run.s.hidden, run.gates(), self.dh.len());
         let (batch, before) = (n / h, run.cell == RnnCell::GruResetBefore);
         let first = self.first;
@@ -175,18 +203,17 @@ impl Part<'_> {
             for b in live(at) {
                 self.step::<T>(run, saved, at, b, &mut room);
             }
-            let d = at * batch * wide;
             if before {
-                let (from, w) = (packed(d + 2 * h, wide), packed(2 * h * h, h));
-                let to = (&mut *back, packed(0, h));
-                multiply(run.op, (batch, h, h), (self.du, from), (&saved.w_hh, w), 0.0, to, alone)?;
+                let (from, to) = (packed(2 * h, wide), (&mut *back, packed(0, h)));
+                let d = &*self.du[at];
+                multiply_panels(run.op, (batch, h, h), (d, from), &saved.w_hh[1], 0.0, to, alone)?;
                 for b in live(at) {
                     self.reset::<T>(run, saved, at, b, &back[b * h..][..h]);
                 }
             }
             let used = if before { 2 * h } else { wide };
-            let (from, to) = (packed(d, wide), (&mut *back, packed(0, h)));
-            multiply(run.op, (batch, h, used), (self.du, from), (&saved.w_hh, packed(0, h)), 0.0, to, alone)?;
+            let (d, to) = ((&*self.du[at], packed(0, wide)), (&mut *back, packed(0, h)));
+            multiply_panels(run.op, (batch, h, used), d, &saved.w_hh[0], 0.0, to, alone)?;
             for b in live(at) {
                 vector::add(&mut self.dh[b * h..][..h], &back[b * h..][..h]);
             }
@@ -195,34 +222,34 @@ impl Part<'_> {
     }
 
     /// Gradients of the gates of one row and the rest of that of its state.
-    fn step<T: Narrow>(&mut self, run: &Run<'_>, saved: &Saved, at: usize, b: usize, room: &mut [f32]) {
-        let (h, wide, batch) = (run.s.hidden, run.gates(), self.dh.len() / run.s.hidden);
-        // Rows in the part, and in the buffers of all parts.
-        let mine = at * batch + b;
-        let all = self.first * run.s.steps + mine;
+    fn step<T: Narrow>(&mut self, run: &Run<'_>, saved: &Saved<'_>, at: usize, b: usize, room: &mut [f32]) {
+        let (h, wide, batch) = (run.s.hidden, run.gates(), run.s.batch);
+        // Rows in the sequence of the result, and in those that were saved.
+        let (outer, row) = (run.outer(at, self.first + b), at * batch + self.first + b);
         let dh = &mut self.dh[b * h..][..h];
-        let du = &mut self.du[mine * wide..][..wide];
-        vector::add(dh, &saved.dy[all * h..][..h]);
+        let du = &mut self.du[at][b * wide..][..wide];
+        if saved.dy.is_some() {
+            vector::add(dh, row_at(&saved.dy, outer, h));
+        }
         match run.cell {
             RnnCell::Lstm => {
-                let of_c = self.first * (run.s.steps + 1) + mine;
-                let (c, next) = (&saved.c[of_c * h..][..h], &saved.c[(of_c + batch) * h..][..h]);
-                let gates = &saved.gates[all * wide..][..wide];
-                lstm_bwd(gates, [c, next], dh, &mut self.dc[b * h..][..h], du, room);
+                let states = [row, row + batch].map(|i| row_at(&saved.c, i, h));
+                let gates = row_at(&saved.gates, row, wide);
+                lstm_bwd(gates, states, dh, &mut self.dc[b * h..][..h], du, room);
                 dh.fill(0.0);
             }
             RnnCell::Gru | RnnCell::GruResetBefore => {
-                let [r, z, m, u] = [0, 1, 2, 3].map(|q| &saved.gru[q][all * h..][..h]);
-                let saved = [r, z, m, u, &saved.h[all * h..][..h]];
+                let [r, z, m, u] = saved.gru.each_ref().map(|v| row_at(v, row, h));
+                let saved = [r, z, m, u, &saved.h[row * h..][..h]];
                 let da: &mut [f32] = match run.cell {
-                    RnnCell::Gru => &mut self.da[mine * wide..][..wide],
+                    RnnCell::Gru => &mut self.da[at][b * wide..][..wide],
                     _ => &mut [],
                 };
                 gru_bwd(saved, dh, du, da);
                 round::<T>(da);
             }
             RnnCell::Tanh | RnnCell::Relu => {
-                let y = &saved.c[all * h..][..h];
+                let y = &saved.h[(row + batch) * h..][..h];
                 match run.cell {
                     RnnCell::Tanh => fuse2(du, [dh, y], |_, [up, y]| up * (1.0 - y * y)),
                     _ => fuse2(du, [dh, y], |_, [up, y]| up * if y > 0.0 { 1.0 } else { 0.0 }),
@@ -234,15 +261,13 @@ impl Part<'_> {
     }
 
     /// What the product with r h gives back, `d`, as gradients of the reset gate and of the state.
-    fn reset<T: Narrow>(&mut self, run: &Run<'_>, saved: &Saved, at: usize, b: usize, d: &[f32]) {
-        let (h, batch) = (run.s.hidden, self.dh.len() / run.s.hidden);
-        let mine = at * batch + b;
-        let all = self.first * run.s.steps + mine;
-        let (r, x) = (&saved.gru[0][all * h..][..h], &saved.h[all * h..][..h]);
-        let dr = &mut self.du[mine * run.gates()..][..h];
+    fn reset<T: Narrow>(&mut self, run: &Run<'_>, saved: &Saved<'_>, at: usize, b: usize, d: &[f32]) {
+        let (h, row) = (run.s.hidden, at * run.s.batch + self.first + b);
+        let (r, x) = (row_at(&saved.gru[0], row, h), &saved.h[row * h..][..h]);
+        let dr = &mut self.du[at][b * run.gates()..][..h];
         fuse3(dr, [d, x, r], |_, [d, x, r]| d * x * r * (1.0 - r));
         round::<T>(dr);
-        let rh = &mut self.rh[mine * h..][..h];
+        let rh = &mut self.rh[at][b * h..][..h];
         fuse2(rh, [r, x], |_, [r, x]| r * x);
         round::<T>(rh);
         fuse2(&mut self.dh[b * h..][..h], [d, r], |dh, [d, r]| dh + d * r);

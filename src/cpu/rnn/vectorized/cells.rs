@@ -7,7 +7,7 @@ use crate::cpu::vector::activation::activate;
 use crate::cpu::vector::put;
 use crate::ops::activation::Activation;
 
-impl CpuBackend {
+impl Kernels {
     pub(in crate::cpu::rnn) fn rnn_gates_in_f32<T: Narrow>(
         &self,
         x: View<'_>,

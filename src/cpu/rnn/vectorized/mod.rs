@@ -1,5 +1,6 @@
 //! Recurrent networks in f32. Rows of a batch do not depend on each other: parts of the batch run all their steps on a thread each. The products
-//! with the input weights, and the gradients of all weights, are single products over all steps.
+//! with the input weights, and the gradients of all weights, are single products over all steps. What is saved for the gradient is written and read
+//! where it lies.
 
 mod backward;
 mod cells;
@@ -9,48 +10,17 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use crate::cpu::matmul::panels;
 use crate::cpu::rnn::row;
 use crate::cpu::scratch::*;
 use crate::cpu::values::{CHUNK, Values};
-use crate::cpu::vector::product::{multiply, packed, turned};
-use crate::cpu::vector::{Narrow, change_in_f32, simd};
+use crate::cpu::vector::product::{multiply, multiply_panels, packed, turned};
+use crate::cpu::vector::{self, Blocks, Narrow, Written, change_in_f32, simd};
 use crate::cpu::*;
 use crate::ops::rnn::*;
 
 /// Rows of the batch in a part; the number is fixed, so that results do not depend on that of the threads.
 const ROWS: usize = 16;
-
-/// The order of rows in the buffers here: the parts of the batch behind each other, each step by step in the order of processing.
-#[derive(Clone, Copy)]
-struct Order {
-    steps: usize,
-    batch: usize,
-}
-
-impl Order {
-    fn rows(&self) -> usize {
-        self.steps * self.batch
-    }
-
-    /// First row of the batch in the part that holds row `b`, and the number of rows there.
-    fn part(&self, b: usize) -> (usize, usize) {
-        let first = b / ROWS * ROWS;
-        (first, (self.batch - first).min(ROWS))
-    }
-
-    /// Row of step number `at` and row `b` of the batch.
-    fn row(&self, at: usize, b: usize) -> usize {
-        let (first, n) = self.part(b);
-        first * self.steps + at * n + b - first
-    }
-
-    /// Step and row of the batch that row `i` stands for.
-    fn entry(&self, i: usize) -> (usize, usize) {
-        let (first, n) = self.part(i / self.steps);
-        let rest = i - first * self.steps;
-        (rest / n, first + rest % n)
-    }
-}
 
 /// A checked sequence and how it is run.
 #[derive(Clone, Copy)]
@@ -68,13 +38,14 @@ impl Run<'_> {
         self.s.gates * self.s.hidden
     }
 
-    fn order(&self) -> Order {
-        Order { steps: self.s.steps, batch: self.s.batch }
+    /// Rows of all steps in buffers [T, B, ..], where steps follow in the order of processing.
+    fn rows(&self) -> usize {
+        self.s.steps * self.s.batch
     }
 
-    /// Of the states: one more than there are steps.
-    fn states(&self) -> Order {
-        Order { steps: self.s.steps + 1, batch: self.s.batch }
+    /// Whether x and y have the same order.
+    fn is_in_order(&self) -> bool {
+        !self.p.batch_first && !self.p.reverse
     }
 
     /// The row of step number `at` in x and y.
@@ -96,44 +67,47 @@ impl Run<'_> {
         (self.s.time(self.p, at) as i64) < self.lengths[b]
     }
 
-    /// Rows of a view as f32: of each place in `order` the row that `from` names.
-    fn take<T: Narrow>(
-        &self,
-        v: View<'_>,
-        order: Order,
-        width: usize,
-        from: impl Fn(usize, usize) -> usize + Sync,
-    ) -> Result<Vec<f32>> {
-        let x = Values::<T>::new(self.op, v, &[])?;
-        let mut rows = filled(order.rows() * width, 0.0)?;
+    /// A sequence in the order of processing [T, B, width], as f32: in place where it lies so. `others` as for [`Values::new`].
+    fn in_order<'a, T: Narrow>(&self, v: View<'a>, others: &[u64]) -> Result<Values<'a, f32>> {
+        if self.is_in_order() {
+            return vector::values(self.op, v, others);
+        }
+        let (x, width) = (Values::<T>::new(self.op, v, others)?, v.shape()[2]);
+        let mut rows = filled(self.rows() * width, 0.0)?;
         rows.par_chunks_mut(width).with_min_len((CHUNK / width).max(1)).enumerate().for_each(|(i, to)| {
-            let (at, b) = order.entry(i);
-            let from = &x[from(at, b) * width..][..width];
+            let from = &x[self.outer(i / self.s.batch, i % self.s.batch) * width..][..width];
             to.iter_mut().zip(from).for_each(|(to, x)| *to = x.widen());
         });
-        Ok(rows)
+        Ok(Values::Copied(rows))
     }
 
-    /// Saved rows as they are needed: [T, B, width] into the order of the parts.
-    fn take_saved<T: Narrow>(&self, v: View<'_>, order: Order, width: usize) -> Result<Vec<f32>> {
-        self.take::<T>(v, order, width, |at, b| at * self.s.batch + b)
-    }
-
-    /// Stores rows of states or of what is saved, [T, B, width], which lie in `order` of the parts: `columns` of rows of `wide` elements.
-    fn keep<T: Narrow>(
-        &self,
-        to: Option<ViewMut<'_>>,
-        order: Order,
-        data: &[f32],
-        wide: usize,
-        columns: Range<usize>,
-    ) -> Result<()> {
-        let Some(to) = to else { return Ok(()) };
-        put_rows::<T>(self.op, &to.grad(false), columns.len(), |i| {
-            let at = order.row(i / self.s.batch, i % self.s.batch) * wide;
-            Some(&data[at + columns.start..at + columns.end])
+    /// Stores or adds a sequence whose rows lie in the order of processing.
+    fn put_sequence<T: Narrow>(&self, out: &GradMut<'_>, width: usize, data: &[f32]) -> Result<()> {
+        put_rows::<T>(self.op, out, width, |i| {
+            let (at, b) = self.inner(i);
+            Some(&data[(at * self.s.batch + b) * width..][..width])
         })
     }
+}
+
+/// The rows of a buffer [T, B, width] that belong to each part of the batch, step by step.
+fn parts(data: &mut [f32], batch: usize, width: usize) -> Result<Vec<Vec<&mut [f32]>>> {
+    let mut parts: Vec<Vec<&mut [f32]>> = with_capacity(batch.div_ceil(ROWS))?;
+    for _ in (0..batch).step_by(ROWS) {
+        parts.try_push(with_capacity(data.len() / (batch * width))?)?;
+    }
+    for step in data.chunks_mut(batch * width) {
+        for (part, rows) in parts.iter_mut().zip(step.chunks_mut(ROWS * width)) {
+            part.try_push(rows)?;
+        }
+    }
+    Ok(parts)
+}
+
+/// Rows of two steps that follow each other, of which the second is written.
+fn steps<'a>(rows: &'a mut [&mut [f32]], at: usize) -> (&'a [f32], &'a mut [f32]) {
+    let (before, after) = rows.split_at_mut(at + 1);
+    (&*before[at], &mut *after[0])
 }
 
 /// Stores or adds rows: row i of `out` is `row(i)`, or zeros.

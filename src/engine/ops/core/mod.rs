@@ -11,6 +11,7 @@ use crate::buffer::{Block, Buffer, Mem, View, ViewMut};
 use crate::device::{Caps, DeviceId};
 use crate::driver::{Arg, Driver, LaunchConfig, RawEvent, RawFunction};
 use crate::dtype::DType;
+use crate::engine::capture::{About, output_bits};
 use crate::engine::launch::{MAX_GRID_YZ, memory_of};
 use crate::engine::{Engine, program};
 use crate::error::{GpuError, Result};
@@ -281,7 +282,9 @@ impl CoreOps for Engine {
         let list = self.user_arguments(&k.parameters, args)?;
         let outputs = k.parameters.iter().zip(&list).filter(|(p, _)| matches!(p.kind, UserKind::Out(_)));
         self.wrote(outputs.filter_map(|(_, arg)| memory_of(arg)));
-        self.enqueue(k.function, &k.entry, &LaunchConfig::new(grid, [BLOCK, 1, 1]), &list)
+        let written = k.parameters.iter().map(|p| matches!(p.kind, UserKind::Out(_)));
+        let about = About { known: None, outputs: output_bits(written) };
+        self.enqueue(k.function, &k.entry, &LaunchConfig::new(grid, [BLOCK, 1, 1]), &list, about)
     }
 }
 

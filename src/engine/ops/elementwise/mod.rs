@@ -14,7 +14,9 @@ use crate::ops::core::Choice;
 use crate::ops::elementwise::*;
 use crate::ops::reduce::ReduceOps;
 use crate::spec::SIZES;
-use crate::spec::elementwise::{binary_function, cast_function, ternary_function, unary_function};
+use crate::spec::elementwise::{
+    AIRY, BINARY_SPECIAL, SPECIAL, binary_function, cast_function, ternary_function, unary_function,
+};
 use crate::spec::kernels::elementwise::*;
 
 /// Items that a thread of `binary_nd` takes (`GK_ND_RUNS`).
@@ -157,6 +159,21 @@ pub(crate) fn flat_grid(n: usize, dt: DType, wide: bool, runs: usize) -> Grid {
     Grid::Stride(if wide { n.div_ceil(vector(dt) * runs) } else { n })
 }
 
+/// Whether a function has the kernels of `elementwise/unary_special.c`.
+fn is_special(function: &str) -> bool {
+    SPECIAL.contains(&function)
+}
+
+/// Whether a function has the kernels of `elementwise/unary_airy.c`.
+fn is_airy(function: &str) -> bool {
+    AIRY.contains(&function)
+}
+
+/// Whether a function has the kernels of `elementwise/binary_special.c`.
+fn is_binary_special(function: &str) -> bool {
+    BINARY_SPECIAL.contains(&function)
+}
+
 impl Engine {
     /// What serves functions of contiguous f32 operands, or the gradients of a matrix of 4096 x 1024 with a bias.
     pub(crate) fn explain_elementwise(&self, op: &'static str) -> Result<Choice> {
@@ -195,11 +212,21 @@ impl Engine {
         match self.plan(op, &problem)? {
             MapPlan::Flat { wide } => {
                 let args = UnaryFlatArgs { x, y, n, wide: i32::from(wide), p, q, s };
-                self.launch(&UNARY_FLAT, dt, function, flat_grid(count, dt, wide, 4), &args)
+                let kernel = match function {
+                    f if is_special(f) => &SPECIAL_FLAT,
+                    f if is_airy(f) => &AIRY_FLAT,
+                    _ => &UNARY_FLAT,
+                };
+                self.launch(kernel, dt, function, flat_grid(count, dt, wide, 4), &args)
             }
             MapPlan::Strided => {
                 let args = UnaryNdArgs { x, y, n, rank, shape, sx, sy, p, q, s };
-                self.launch(&UNARY_ND, dt, function, Grid::Stride(count), &args)
+                let kernel = match function {
+                    f if is_special(f) => &SPECIAL_ND,
+                    f if is_airy(f) => &AIRY_ND,
+                    _ => &UNARY_ND,
+                };
+                self.launch(kernel, dt, function, Grid::Stride(count), &args)
             }
         }
     }
@@ -225,12 +252,14 @@ impl Engine {
         match plan {
             MapPlan::Flat { wide } => {
                 let args = UnaryBwdFlatArgs { dy, x, dx, n, wide: i32::from(wide), accumulate, p, q, s };
-                self.launch(&UNARY_BWD_FLAT, dt, function, flat_grid(count, dt, wide, 2), &args)
+                let kernel = if is_special(function) { &SPECIAL_BWD_FLAT } else { &UNARY_BWD_FLAT };
+                self.launch(kernel, dt, function, flat_grid(count, dt, wide, 2), &args)
             }
             MapPlan::Strided => {
                 let (rank, shape, [sdy, sx, sdx]) = merged_axes(&m);
                 let args = UnaryBwdNdArgs { dy, x, dx, n, rank, shape, sdy, sx, sdx, accumulate, p, q, s };
-                self.launch(&UNARY_BWD_ND, dt, function, Grid::Stride(count), &args)
+                let kernel = if is_special(function) { &SPECIAL_BWD_ND } else { &UNARY_BWD_ND };
+                self.launch(kernel, dt, function, Grid::Stride(count), &args)
             }
         }
     }
@@ -258,9 +287,16 @@ impl Engine {
             let args = BinaryMaskArgs { a, b, y, n, wide, rank, shape, sa, sb, sy, p, q };
             return self.launch(&BINARY_MASK, dt, name, grid, &args);
         }
+        let special = is_binary_special(name);
         if let MapPlan::Flat { wide } = self.plan(OP, &problem)? {
+            let (wide, kernel) = if special { (false, &BINARY_SPECIAL_FLAT) } else { (wide, &BINARY_FLAT) };
             let args = BinaryFlatArgs { a, b, y: y_arg, n, wide: i32::from(wide), p, q };
-            return self.launch(&BINARY_FLAT, dt, name, by_vector(wide), &args);
+            return self.launch(kernel, dt, name, by_vector(wide), &args);
+        }
+        if special {
+            let (y, magic) = (y_arg, magic(m.shape.iter().copied()));
+            let args = BinaryNdArgs { a, b, y, n, rank, shape, magic, sa, sb, sy, wide: 0, p, q };
+            return self.launch(&BINARY_SPECIAL_ND, dt, name, Grid::Stride(count), &args);
         }
         let wide = widen(&mut m, views, vector(dt));
         let items: usize = m.shape.iter().product();
@@ -342,7 +378,8 @@ impl Engine {
             let (va, vb) = (fa.view(&dy, shape)?, fb.view(&dy, shape)?);
             let views = [&dy, &a, &b, &va, &vb];
             let mut m = Merged::in_order_of(0, views.map(|v| v.layout()));
-            let bits = widen(&mut m, views, vector(dt));
+            let special = is_binary_special(name);
+            let bits = if special { 0 } else { widen(&mut m, views, vector(dt)) };
             // The kernel's bits: 0 on, 1 a, 2 b, 3 dy.
             let wide = if bits == 0 { 0 } else { 1 | (bits & 6) | ((bits & 1) << 3) };
             let items: usize = m.shape.iter().product();
@@ -367,7 +404,8 @@ impl Engine {
                 p,
                 q,
             };
-            self.launch(&BINARY_BWD_ND, dt, name, Grid::Stride(items), &args)?;
+            let kernel = if special { &BINARY_SPECIAL_BWD } else { &BINARY_BWD_ND };
+            self.launch(kernel, dt, name, Grid::Stride(items), &args)?;
         }
         fa.finish(self, shape)?;
         fb.finish(self, shape)
@@ -437,7 +475,10 @@ impl ElementwiseOps for Engine {
             }
             return full.finish(self, shape);
         }
-        let problem = bwd_problem([&dy, &a, &b], [da.as_ref(), db.as_ref()]);
+        let mut problem = bwd_problem([&dy, &a, &b], [da.as_ref(), db.as_ref()]);
+        if matches!(op, Binary::Igamma | Binary::Igammac) {
+            problem.shared = None;
+        }
         match self.plan(OP, &problem)? {
             BinaryBwdPlan::SharedRow(cut) if problem.shared == Some(SharedRow::A) => {
                 let grads = [db.as_ref(), da.as_ref()];

@@ -4,7 +4,7 @@ mod plan;
 
 use std::f64::consts::PI;
 
-use self::plan::{FourierPlan, FourierProblem, factors, per_block};
+use self::plan::{FourierPlan, FourierProblem, RealFourierProblem, factors, per_block};
 use crate::buffer::{Buffer, GradMut, View};
 use crate::driver::Ptr;
 use crate::dtype::DType;
@@ -37,11 +37,20 @@ struct Layout {
     to: [usize; 2],
 }
 
+/// The roots that a pass needs besides those of its length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Roots {
+    None,
+    /// Those between two passes over sequences of this length.
+    Between(usize),
+    /// Those of twice the length: one side has as many real numbers, which are read or written as pairs.
+    Pairs,
+}
+
 /// One pass over memory.
 struct Pass {
     layout: Layout,
-    /// Length whose roots stand between two passes; 0 for none.
-    between: usize,
+    roots: Roots,
     x: Ptr,
     y: Ptr,
     from: Side,
@@ -50,50 +59,95 @@ struct Pass {
     accumulate: bool,
 }
 
+/// exp(-2 pi i k / n).
+fn root(k: usize, n: usize) -> [f64; 2] {
+    let quarter = (4 * k + n / 2) / n;
+    let rest = (4 * k) as f64 - (quarter * n) as f64;
+    let (sin, cos) = (rest * (PI / 2.0) / n as f64).sin_cos();
+    [[cos, -sin], [-sin, -cos], [-cos, sin], [sin, cos]][quarter % 4]
+}
+
+/// Complex numbers as words of a table.
+fn words(dtype: DType, numbers: impl Iterator<Item = [f64; 2]>) -> Vec<i64> {
+    if dtype == DType::F64 {
+        return numbers.flatten().map(|v| v.to_bits() as i64).collect();
+    }
+    let bits = |v: f64| u64::from((v as f32).to_bits());
+    numbers.map(|[re, im]| (bits(im) << 32 | bits(re)) as i64).collect()
+}
+
+/// Whether pairs can be read whole: f32 at a multiple of 8 bytes.
+fn pairs_aligned(dtype: DType, p: &Ptr) -> bool {
+    dtype == DType::F32 && p.0.is_some_and(|(_, at)| at % 8 == 0)
+}
+
 impl Engine {
     /// exp(-2 pi i k / n) for k below n.
     fn roots(&self, n: usize, dtype: DType) -> Result<Table> {
-        let root = |k: usize| {
-            let quarter = (4 * k + n / 2) / n;
-            let rest = (4 * k) as f64 - (quarter * n) as f64;
-            let (sin, cos) = (rest * (PI / 2.0) / n as f64).sin_cos();
-            [[cos, -sin], [-sin, -cos], [-cos, sin], [sin, cos]][quarter % 4]
-        };
-        self.named_table(("fourier", n, dtype), || match dtype {
-            DType::F64 => (0..n).flat_map(root).map(|v| v.to_bits() as i64).collect(),
-            _ => {
-                let bits = |v: f64| u64::from((v as f32).to_bits());
-                (0..n).map(root).map(|[re, im]| (bits(im) << 32 | bits(re)) as i64).collect()
-            }
-        })
+        self.named_table(("fourier", n, dtype), || words(dtype, (0..n).map(|k| root(k, n))))
+    }
+
+    /// exp(-pi i j^2 / n) for j below n.
+    fn chirp(&self, n: usize, dtype: DType) -> Result<Table> {
+        self.named_table(("chirp", n, dtype), || words(dtype, (0..n).map(|j| root(j * j % (2 * n), 2 * n))))
+    }
+
+    /// exp(-2 pi i k / n) for k below 2^low, then for the multiples of 2^low; and low.
+    fn roots_between(&self, n: usize, dtype: DType) -> Result<(Table, usize)> {
+        let low = n.ilog2() as usize / 2;
+        let of = || words(dtype, (0..1 << low).chain((0..n).step_by(1 << low)).map(|k| root(k, n)));
+        Ok((self.named_table(("fourier between", n, dtype), of)?, low))
     }
 
     /// Launches one pass of the transforms `t`.
     fn fourier_pass(&self, t: &Transforms, dtype: DType, p: &Pass) -> Result<()> {
         let l = p.layout;
-        let (all, per) = (t.outer * l.each, per_block(l.n, dtype));
+        let all = t.outer * l.each;
+        let per = per_block(l.n, all, dtype, self.device_caps());
         // A part of a plan's length has no larger factors than the whole.
-        let split = factors(l.n).unwrap_or_default();
-        let lengths = [p.from.len(t.n) * t.inner, p.to.len(t.n) * t.inner, t.n, p.between, per];
-        let mut lengths = dims(lengths);
-        lengths.0[5] = split;
-        let args = FourierLocalArgs {
+        let passes = factors(l.n, dtype).unwrap_or_default();
+        let (between, low) = match p.roots {
+            Roots::None => (Ptr::NULL, 0),
+            Roots::Between(n) => {
+                let (table, low) = self.roots_between(n, dtype)?;
+                (table.arg, low)
+            }
+            Roots::Pairs => (self.roots(2 * l.n, dtype)?.arg, 0),
+        };
+        let side = |s: Side| match s {
+            Side::Half if p.roots == Roots::Pairs => (3, l.n + 1),
+            _ if p.roots == Roots::Pairs => (0, l.n),
+            _ => (mode(s), s.len(t.n) * t.inner),
+        };
+        let ([from, to], [x, y]) = ([side(p.from).0, side(p.to).0], [side(p.from).1, side(p.to).1]);
+        let mut lengths = dims([x, y, t.n, low, per]);
+        lengths.0[5] = passes.iter().rev().fold(0, |all, &f| all << 5 | f as i64);
+        let [x_aligned, y_aligned] = [p.x, p.y].map(|side| pairs_aligned(dtype, &side));
+        let args = FourierPowersArgs {
             x: p.x,
             roots: self.roots(l.n, dtype)?.arg,
+            between,
             y: p.y,
             form: dims([l.n, all, l.each, l.inner, l.from[0], l.from[1], l.to[0], l.to[1]]),
             lengths,
-            from: mode(p.from),
-            to: mode(p.to),
-            sign: if t.p.inverse { 1 } else { -1 },
+            from,
+            to,
+            swap: i32::from(t.p.inverse),
             scale: p.scale,
             inner: t.p.inner,
             accumulate: i32::from(p.accumulate),
+            aligned: i32::from(x_aligned) | i32::from(y_aligned) << 1,
         };
-        self.launch(&FOURIER_LOCAL, dtype, "", Grid::Blocks([all.div_ceil(per), 1, 1]), &args)
+        let grid = Grid::Blocks([all.div_ceil(per), 1, 1]);
+        let plain = [from, to].iter().all(|side| matches!(side, 0 | 3)) && !p.accumulate;
+        let aligned = dtype == DType::F64 || x_aligned && y_aligned;
+        if plain && aligned && l.n > 1 && l.n.is_power_of_two() {
+            return self.launch(&FOURIER_POWERS, dtype, "", grid, &args);
+        }
+        self.launch(&FOURIER_FACTORS, dtype, "", grid, &args)
     }
 
-    /// Transforms whose lengths have small factors, with sequences in local memory or in two passes.
+    /// Transforms whose lengths have small factors, with sequences in local memory, real ones as pairs if so planned, or in two passes.
     fn fourier_factored(
         &self,
         t: &Transforms,
@@ -103,32 +157,42 @@ impl Engine {
     ) -> Result<()> {
         let (n, inner) = (t.n, t.inner);
         let FourierPlan::TwoPass { n1, n2 } = plan else {
+            let (n, roots) =
+                if plan == FourierPlan::RealPairs { (n / 2, Roots::Pairs) } else { (n, Roots::None) };
             let layout = Layout { n, each: inner, inner, from: [0, inner], to: [0, inner] };
             let (from, to, scale) = (t.from, t.to, t.p.scale);
-            return self.fourier_pass(
-                t,
-                dtype,
-                &Pass { layout, between: 0, x, y, from, to, scale, accumulate },
-            );
+            return self.fourier_pass(t, dtype, &Pass { layout, roots, x, y, from, to, scale, accumulate });
         };
         let middle = self.scratch(dtype, 2 * t.outer * n * inner)?;
         let z = self.arg_in(&middle.view());
         let steps = [inner, n2 * inner];
         let layout = Layout { n: n1, each: n2 * inner, inner, from: steps, to: steps };
         let (from, to) = (t.from, Side::Complex);
-        let first = Pass { layout, between: n, x, y: z, from, to, scale: 1.0, accumulate: false };
+        let first =
+            Pass { layout, roots: Roots::Between(n), x, y: z, from, to, scale: 1.0, accumulate: false };
         self.fourier_pass(t, dtype, &first)?;
         let (from, to) = ([n2 * inner, inner], [inner, n1 * inner]);
         let layout = Layout { n: n2, each: n1 * inner, inner, from, to };
         let (from, to, scale) = (Side::Complex, t.to, t.p.scale);
-        self.fourier_pass(t, dtype, &Pass { layout, between: 0, x: z, y, from, to, scale, accumulate })
+        self.fourier_pass(
+            t,
+            dtype,
+            &Pass { layout, roots: Roots::None, x: z, y, from, to, scale, accumulate },
+        )
     }
 
-    /// Contiguous complex sequences of a power of 2 from one scratch buffer to another.
-    fn fourier_power(&self, rows: usize, m: usize, p: Fft, dtype: DType, [x, y]: [&Buffer; 2]) -> Result<()> {
+    /// Contiguous complex sequences of a chirp's length from one scratch buffer to another.
+    fn fourier_scratch(
+        &self,
+        rows: usize,
+        m: usize,
+        p: Fft,
+        dtype: DType,
+        [x, y]: [&Buffer; 2],
+    ) -> Result<()> {
         let t = Transforms { outer: rows, n: m, inner: 1, from: Side::Complex, to: Side::Complex, p };
         let problem = FourierProblem { n: m, inner: 1, dtype };
-        // Powers of 2 that come here are short enough for one pass or two.
+        // Such a length is short enough for one pass or two.
         let plan = best(&problem, self.device_caps()).map_or(FourierPlan::Local, |(_, plan)| plan);
         self.fourier_factored(&t, dtype, plan, (self.arg_in(&x.view()), self.arg_in(&y.view()), false))
     }
@@ -141,18 +205,26 @@ impl Engine {
         m: usize,
         (x, y, accumulate): (Ptr, Ptr, bool),
     ) -> Result<()> {
-        let (rows, sign) = (t.outer * t.inner, if t.p.inverse { 1 } else { -1 });
+        let (rows, swap, chirp) = (t.outer * t.inner, i32::from(t.p.inverse), self.chirp(t.n, dtype)?.arg);
         let [a, b, filter, spectrum] = [rows, rows, 1, 1].map(|r| self.scratch(dtype, 2 * r * m));
         let (a, b, filter, spectrum) = (a?, b?, filter?, spectrum?);
         let size = |side: Side| dims([rows, t.inner, t.n, m, side.len(t.n) * t.inner]);
         let to = self.arg_in(&a.view());
-        let load =
-            FourierChirpLoadArgs { x, a: to, size: size(t.from), from: mode(t.from), sign, inner: t.p.inner };
+        let load = FourierChirpLoadArgs {
+            x,
+            chirp,
+            a: to,
+            size: size(t.from),
+            from: mode(t.from),
+            swap,
+            inner: t.p.inner,
+            aligned: i32::from(pairs_aligned(dtype, &x)),
+        };
         self.launch(&FOURIER_CHIRP_LOAD, dtype, "", Grid::Stride(rows * m), &load)?;
-        let chirp = FourierChirpArgs { b: self.arg_in(&filter.view()), n: long(t.n), m: long(m), sign };
-        self.launch(&FOURIER_CHIRP, dtype, "", Grid::Stride(m), &chirp)?;
-        self.fourier_power(1, m, Fft::new(), dtype, [&filter, &spectrum])?;
-        self.fourier_power(rows, m, Fft::new(), dtype, [&a, &b])?;
+        let args = FourierChirpArgs { chirp, b: self.arg_in(&filter.view()), n: long(t.n), m: long(m) };
+        self.launch(&FOURIER_CHIRP, dtype, "", Grid::Stride(m), &args)?;
+        self.fourier_scratch(1, m, Fft::new(), dtype, [&filter, &spectrum])?;
+        self.fourier_scratch(rows, m, Fft::new(), dtype, [&a, &b])?;
         let product = FourierChirpProductArgs {
             a: self.arg_in(&b.view()),
             b: self.arg_in(&spectrum.view()),
@@ -160,16 +232,18 @@ impl Engine {
             m: long(m),
         };
         self.launch(&FOURIER_CHIRP_PRODUCT, dtype, "", Grid::Stride(rows * m), &product)?;
-        self.fourier_power(rows, m, Fft::new().inverse(true).scale(1.0 / m as f64), dtype, [&b, &a])?;
+        self.fourier_scratch(rows, m, Fft::new().inverse(true).scale(1.0 / m as f64), dtype, [&b, &a])?;
         let store = FourierChirpStoreArgs {
             a: self.arg_in(&a.view()),
+            chirp,
             y,
             size: size(t.to),
             to: mode(t.to),
-            sign,
+            swap,
             scale: t.p.scale,
             inner: t.p.inner,
             accumulate: i32::from(accumulate),
+            aligned: i32::from(pairs_aligned(dtype, &y)) << 1,
         };
         self.launch(&FOURIER_CHIRP_STORE, dtype, "", Grid::Stride(rows * t.n), &store)
     }
@@ -182,7 +256,14 @@ impl Engine {
         }
         let dtype = x.dtype();
         let operands = (self.arg_in(&x), self.arg_out(&y.out), y.accumulate);
-        match self.plan(op, &FourierProblem { n: t.n, inner: t.inner, dtype })? {
+        let real = t.from == Side::Real || t.to == Side::Real;
+        let aligned = dtype == DType::F64 || [operands.0, operands.1].iter().all(|p| pairs_aligned(dtype, p));
+        let of = FourierProblem { n: t.n, inner: t.inner, dtype };
+        let plan = match real {
+            true => self.plan(op, &RealFourierProblem { of, plain: aligned && !y.accumulate })?,
+            false => self.plan(op, &of)?,
+        };
+        match plan {
             FourierPlan::Chirp { m } => self.fourier_chirp(t, dtype, m, operands),
             plan => self.fourier_factored(t, dtype, plan, operands),
         }
@@ -190,7 +271,11 @@ impl Engine {
 
     /// The variant that serves sequences of 1024 elements.
     pub(crate) fn explain_fourier(&self, op: &'static str) -> Result<Choice> {
-        self.explain_problem(op, &FourierProblem { n: 1024, inner: 1, dtype: DType::F32 })
+        let of = FourierProblem { n: 1024, inner: 1, dtype: DType::F32 };
+        match op {
+            "fft" => self.explain_problem(op, &of),
+            _ => self.explain_problem(op, &RealFourierProblem { of, plain: true }),
+        }
     }
 }
 

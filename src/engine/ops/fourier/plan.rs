@@ -3,15 +3,22 @@
 use crate::device::Caps;
 use crate::dtype::DType;
 use crate::engine::plan::{Problem, Reason, Variant};
+use crate::spec::BLOCK;
 
 const SOURCE: &str = "kernels/common/fourier/fourier.c";
 
-/// Complex numbers of a block in local memory (`GK_FOURIER_POINTS`).
-const fn points(dtype: DType) -> usize {
-    if matches!(dtype, DType::F64) { 1024 } else { 2048 }
+/// Complex numbers that a thread holds (`GK_FOURIER_EACH`).
+const fn each(dtype: DType) -> usize {
+    if matches!(dtype, DType::F64) { 8 } else { 16 }
 }
 
-/// The largest factor that a pass takes.
+/// Complex numbers that a block holds, and places for them in local memory (`GK_FOURIER_PLACES`).
+const fn points(dtype: DType) -> [usize; 2] {
+    let points = each(dtype) * BLOCK as usize;
+    [points, points / 16 * 17 + 32]
+}
+
+/// The largest odd factor that a pass takes.
 const LARGEST: usize = 13;
 /// Neighbouring sequences of a block below which strided reads waste most of what memory delivers.
 const NEIGHBOURS: usize = 8;
@@ -24,9 +31,19 @@ pub(crate) struct FourierProblem {
     pub(crate) dtype: DType,
 }
 
+/// Transforms between real numbers and bins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct RealFourierProblem {
+    pub(crate) of: FourierProblem,
+    /// Whether operands lie at multiples of two numbers, and nothing is added to.
+    pub(crate) plain: bool,
+}
+
 /// How they are transformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FourierPlan {
+    /// n real numbers as n/2 pairs, in local memory.
+    RealPairs,
     /// In local memory.
     Local,
     /// As n1 by n2, in two passes over memory.
@@ -35,28 +52,49 @@ pub(crate) enum FourierPlan {
     Chirp { m: usize },
 }
 
-/// Factors of 13 and less in base 16, the lowest first; `None` where there is a larger one.
-pub(crate) fn factors(mut n: usize) -> Option<i64> {
-    let (mut all, mut shift) = (0i64, 0);
-    for f in [4, 2, 3, 5, 7, 11, LARGEST] {
-        while n.is_multiple_of(f) {
-            (all, n) = (all | (f as i64) << shift, n / f);
-            shift += 4;
+/// The passes of a length: factors up to [`LARGEST`] and powers of 2 up to 16 (8 in f64) of about one size; `None` where there is a larger one.
+pub(crate) fn factors(n: usize, dtype: DType) -> Option<Vec<usize>> {
+    let (twos, most) = (n.trailing_zeros() as usize, each(dtype).ilog2() as usize);
+    let mut rest = n >> twos;
+    let passes = match twos {
+        // Reads of less than 4 neighbours waste a part of what memory delivers.
+        3 | 4 if rest == 1 => 2,
+        _ => twos.div_ceil(most),
+    };
+    let mut all: Vec<usize> = (0..passes).map(|i| 1 << ((twos + i) / passes)).collect();
+    for f in [3, 5, 7, 11, LARGEST] {
+        while rest.is_multiple_of(f) {
+            all.push(f);
+            rest /= f;
         }
     }
-    (n == 1).then_some(all)
+    if n == 1 {
+        all.push(1);
+    }
+    (rest == 1).then_some(all)
 }
 
-/// Sequences that a block takes at once.
-pub(crate) fn per_block(n: usize, dtype: DType) -> usize {
-    (points(dtype) / n).clamp(1, 256)
+/// Sequences of n elements that a block can hold: 0 if not even one.
+fn capacity(n: usize, dtype: DType) -> Option<usize> {
+    let threads = BLOCK as usize;
+    let passes = factors(n, dtype)?;
+    let held = passes.iter().map(|r| threads * r * (each(dtype) / r).max(1) / n).min()?;
+    let [_, places] = points(dtype);
+    let stored = if n + n / 16 <= places { (places / ((n + n / 16) | 1)).max(1) } else { 0 };
+    Some(held.min(stored))
 }
 
-/// The split of n whose parts are nearest to its root, both at most `most`.
-fn split(n: usize, most: usize) -> Option<[usize; 2]> {
-    let root = n.isqrt().min(most);
-    let n1 = (1..=root).rev().find(|d| n.is_multiple_of(*d))?;
-    (n / n1 <= most).then_some([n1, n / n1])
+/// Sequences that a block takes at once: as many as it can hold, but so that there are blocks for the whole device.
+pub(crate) fn per_block(n: usize, all: usize, dtype: DType, caps: &Caps) -> usize {
+    let share = all.div_ceil(2 * caps.compute_units.max(1) as usize);
+    capacity(n, dtype).unwrap_or(1).clamp(1, share.max(NEIGHBOURS))
+}
+
+/// The split of n whose parts are nearest to its root, both short enough for a block.
+fn split(n: usize, dtype: DType) -> Option<[usize; 2]> {
+    let fits = |n: usize| capacity(n, dtype).is_some_and(|c| c > 0);
+    let n1 = (2..=n.isqrt()).rev().find(|d| n.is_multiple_of(*d))?;
+    (fits(n1) && fits(n / n1)).then_some([n1, n / n1])
 }
 
 impl Problem for FourierProblem {
@@ -69,29 +107,58 @@ impl Problem for FourierProblem {
     ];
 
     fn plan(&self, variant: usize, _: &Caps) -> Result<FourierPlan, Reason> {
-        let large = || Reason::from(format!("the length {} has a prime factor above {LARGEST}", self.n));
+        let n = self.n;
+        if variant == 2 {
+            return Ok(FourierPlan::Chirp { m: (2 * n - 1).next_power_of_two() });
+        }
+        let Some(capacity) = capacity(n, self.dtype) else {
+            return Err(format!("the length {n} has a prime factor above {LARGEST}").into());
+        };
+        let most = points(self.dtype)[0];
         match variant {
-            0 if factors(self.n).is_none() => Err(large()),
-            0 if self.n > points(self.dtype) => {
-                Err(format!("the length {} is above {}", self.n, points(self.dtype)).into())
-            }
+            0 if capacity == 0 => Err(format!("a block holds {most} elements, the length is {n}").into()),
             0 => Ok(FourierPlan::Local),
-            1 if factors(self.n).is_none() => Err(large()),
-            1 => match split(self.n, points(self.dtype)) {
-                Some([n1, n2]) if n1 > 1 => Ok(FourierPlan::TwoPass { n1, n2 }),
-                _ => {
-                    Err(format!("the length {} is no product of two up to {}", self.n, points(self.dtype))
-                        .into())
-                }
+            _ => match split(n, self.dtype) {
+                Some([n1, n2]) => Ok(FourierPlan::TwoPass { n1, n2 }),
+                None => Err(format!("the length {n} is no product of two that fit a block").into()),
             },
-            _ => Ok(FourierPlan::Chirp { m: (2 * self.n - 1).next_power_of_two() }),
         }
     }
 
     /// Strided sequences too long for neighbours in one block take two passes of short ones.
     fn prefers(&self, variant: usize, _: &Caps) -> bool {
-        let alone = self.inner > 1 && self.n > points(self.dtype) / NEIGHBOURS;
-        variant != 0 || !alone || split(self.n, points(self.dtype)).is_none_or(|[n1, _]| n1 == 1)
+        let alone = self.inner > 1 && capacity(self.n, self.dtype).is_some_and(|c| c < NEIGHBOURS);
+        variant != 0 || !alone || split(self.n, self.dtype).is_none()
+    }
+}
+
+impl Problem for RealFourierProblem {
+    type Plan = FourierPlan;
+
+    const VARIANTS: &'static [Variant] = &[
+        Variant { name: "real_pairs", source: SOURCE },
+        Variant { name: "local", source: SOURCE },
+        Variant { name: "two_pass", source: SOURCE },
+        Variant { name: "chirp", source: SOURCE },
+    ];
+
+    fn plan(&self, variant: usize, caps: &Caps) -> Result<FourierPlan, Reason> {
+        let FourierProblem { n, dtype, .. } = self.of;
+        match variant {
+            0 if !self.plain => Err("an operand lies at no multiple of two numbers, or is added to".into()),
+            0 if !n.is_power_of_two() || n < 4 => {
+                Err(format!("the length {n} is no power of 2 from 4 on").into())
+            }
+            0 if capacity(n / 2, dtype) == Some(0) => {
+                Err(format!("{} pairs do not fit a block", n / 2).into())
+            }
+            0 => Ok(FourierPlan::RealPairs),
+            _ => self.of.plan(variant - 1, caps),
+        }
+    }
+
+    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
+        variant == 0 || self.of.prefers(variant - 1, caps)
     }
 }
 
@@ -109,24 +176,44 @@ mod tests {
     #[test]
     fn lengths_choose_the_variant() {
         assert_eq!(chosen(1, 1), FourierPlan::Local);
-        assert_eq!(chosen(2048, 1), FourierPlan::Local);
+        assert_eq!(chosen(4096, 1), FourierPlan::Local);
+        assert_eq!(chosen(512, 64), FourierPlan::Local);
         assert_eq!(chosen(2048, 64), FourierPlan::TwoPass { n1: 32, n2: 64 });
-        assert_eq!(chosen(2310, 1), FourierPlan::TwoPass { n1: 42, n2: 55 });
+        assert_eq!(chosen(6930, 1), FourierPlan::TwoPass { n1: 77, n2: 90 });
         assert_eq!(chosen(1 << 20, 1), FourierPlan::TwoPass { n1: 1024, n2: 1024 });
         assert_eq!(chosen(17, 1), FourierPlan::Chirp { m: 64 });
+        assert_eq!(chosen(4099, 1), FourierPlan::Chirp { m: 16384 });
         assert_eq!(chosen(1_000_003, 1), FourierPlan::Chirp { m: 1 << 21 });
     }
 
     #[test]
-    fn factors_multiply_to_the_length() {
-        for n in 1..3000 {
-            let Some(mut all) = factors(n) else { continue };
-            let mut product = 1;
-            while all > 0 {
-                (product, all) = (product * (all & 15) as usize, all >> 4);
+    fn real_numbers_of_a_power_of_two_are_taken_as_pairs() {
+        let of = |n, plain| {
+            let of = FourierProblem { n, inner: 1, dtype: DType::F32 };
+            best(&RealFourierProblem { of, plain }, &gpu()).expect("a plan").1
+        };
+        assert_eq!(of(8192, true), FourierPlan::RealPairs);
+        assert_eq!(of(4, true), FourierPlan::RealPairs);
+        assert_eq!(of(2048, false), FourierPlan::Local);
+        assert_eq!(of(2, true), FourierPlan::Local);
+        assert_eq!(of(3000, true), FourierPlan::Local);
+        assert!(matches!(of(16384, true), FourierPlan::TwoPass { .. }));
+    }
+
+    #[test]
+    fn factors_multiply_to_the_length_and_a_block_holds_them() {
+        for dtype in [DType::F32, DType::F64] {
+            for n in 1..5000 {
+                let Some(all) = factors(n, dtype) else { continue };
+                assert_eq!(all.iter().product::<usize>(), n);
+                assert!(all.iter().all(|&f| f <= each(dtype).max(LARGEST)), "{all:?}");
+                let held = capacity(n, dtype).expect("it has factors");
+                assert!(held * n <= points(dtype)[1], "{n}: {held} sequences");
             }
-            assert_eq!(product, n);
         }
-        assert_eq!(factors(34), None);
+        assert_eq!(factors(1024, DType::F32), Some(vec![8, 8, 16]));
+        assert_eq!(factors(1024, DType::F64), Some(vec![4, 4, 8, 8]));
+        assert_eq!(factors(16, DType::F32), Some(vec![4, 4]));
+        assert_eq!(factors(34, DType::F32), None);
     }
 }

@@ -1,11 +1,13 @@
 //! Dense linear algebra.
 
 mod eigh;
+mod ldl;
 mod lu;
 mod matrix;
 mod newton_schulz;
 mod plan;
 mod qr;
+mod svd;
 mod triangular;
 
 use self::plan::{CholeskyProblem, TriangularProblem};
@@ -73,5 +75,9 @@ impl DecompositionOps for Engine {
 
     fn eigh(&self, upper: bool, io: Eigh<'_>) -> Result<()> {
         self.run_eigh(upper, io)
+    }
+
+    fn svd(&self, io: Svd<'_>) -> Result<()> {
+        self.run_svd(io)
     }
 }

@@ -1,6 +1,7 @@
 //! Meshes: features side by side in scratch memory, then one product.
 
 pub(super) mod diffusion;
+mod pool;
 
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::engine::Engine;

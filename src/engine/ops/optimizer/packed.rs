@@ -18,11 +18,11 @@ impl PackedOptimizerOps for Engine {
         &self,
         rule: &OptimRule,
         step: &Step<'_>,
-        rng: Option<&Rng<'_>>,
+        rng: Option<Rng<'_>>,
         params: &mut [PackedSlot<'_>],
     ) -> Result<()> {
         const OP: &str = "optimizer_step_packed";
-        check_packed(rule, step, rng, params)?;
+        check_packed(rule, step, rng.as_ref(), params)?;
         self.own_step(OP, step)?;
         let more = rng.and_then(|r| r.device_offset);
         self.check_owner_all(OP, &[("rng", more)])?;
@@ -49,7 +49,7 @@ impl PackedOptimizerOps for Engine {
         let t = host(&step.step);
         let Bias { c1, c2, log1, log2 } = Bias::new(decays, t);
         let [p0, p1, p2, p3, p4, p5] = p;
-        let draw = rng.copied().unwrap_or(Rng::new(0));
+        let draw = rng.unwrap_or(Rng::new(0));
         let mut done = 0;
         for list in self.lists(OP, &tensors)? {
             let table = self.table(&list.words)?;

@@ -78,7 +78,7 @@ pub(in crate::engine::ops) fn signed(v: impl IntoIterator<Item = i64>) -> DimsAr
 }
 
 /// Multipliers that divide by the sizes of a shape; see `kernels/common/prelude/coordinates.h`.
-pub(in crate::engine::ops) fn magic(shape: impl IntoIterator<Item = usize>) -> DimsArg {
+pub(in crate::engine) fn magic(shape: impl IntoIterator<Item = usize>) -> DimsArg {
     signed(shape.into_iter().map(magic_of))
 }
 

@@ -145,6 +145,16 @@ pub(super) const ROWS: &[Row] = &[
     .gradient("fft"),
     row("rfft", "`torch.fft.rfft`, `torch.stft`", "`Tensor::rfft`, `Tensor::stft`").gradient("irfft"),
     row("irfft", "`torch.fft.irfft`, `torch.istft`", "`Tensor::irfft`, `Tensor::istft`").gradient("rfft"),
+    // Neural fields.
+    row("hash_grid_encode", "", "`Tensor::hash_grid_encode`"),
+    row("trilinear_interpolate", "`F.grid_sample` of a volume", "`Tensor::trilinear_interpolate`"),
+    row("spherical_harmonics", "", "`Tensor::spherical_harmonics`"),
+    row("gaussian_covariance", "", "`Tensor::gaussian_covariance`"),
+    row("project_gaussians", "", "`Tensor::project_gaussians`"),
+    row("rasterize_gaussians", "", "`ProjectedGaussians::rasterize`"),
+    row("ray_sampling", "", "`Tensor::ray_sampling`"),
+    row("importance_sampling", "", "`Tensor::importance_sampling`"),
+    row("volume_render", "", "`Tensor::volume_render`"),
     // Convolution.
     row("conv", "`F.conv1d`, `F.conv2d`, `F.conv3d`", "`Tensor::conv`, `Tensor::conv2d`, ..."),
     row("conv_transpose", "`F.conv_transpose2d`, ...", "`Tensor::conv_transpose`"),
@@ -195,6 +205,7 @@ pub(super) const ROWS: &[Row] = &[
     row("gat", "", "`Graph::gat`"),
     row("mesh_conv", "", "`Mesh::conv`"),
     row("mesh_plan", "", "`Mesh::new`"),
+    row("mesh_pool", "`torch.topk` and indexing", "`Tensor::mesh_pool`"),
     row("diffusion_conv", "", "`Tensor::diffusion_conv`"),
     // Losses.
     row(
@@ -248,6 +259,11 @@ pub(super) const ROWS: &[Row] = &[
     row("cdist", "`torch.cdist`", "`Tensor::cdist`"),
     row("pdist", "`F.pdist`", "`Tensor::pdist`"),
     row("similarity", "`F.cosine_similarity`, `F.pairwise_distance`", "`Tensor::similarity`, ..."),
+    row("distance_matrix", "", "`Tensor::distance_matrix`").gradient("gemm"),
+    row("nearest", "`torch.topk` of distances", "`Tensor::nearest`, `Tensor::kmeans_step`")
+        .gradient("gemm"),
+    row("pq_tables", "", "`ProductQuantizer::tables`"),
+    row("pq_scan", "", "`ProductQuantizer::search`"),
     // Language models.
     row("fused_linear_cross_entropy", "", "`LinearCrossEntropyLoss::forward`"),
     row("kv_cache_append", "", "`PagedCache::append`"),
@@ -271,11 +287,19 @@ pub(super) const ROWS: &[Row] = &[
     .gradient("lu_solve, gemm"),
     row("lu_det", "`torch.linalg.det`, `torch.linalg.slogdet`", "`Tensor::det`, `Tensor::slogdet`")
         .gradient("lu_solve"),
+    row("ldl_factor", "`torch.linalg.ldl_factor_ex`", "`Tensor::ldl_factor`"),
+    row("ldl_solve", "`torch.linalg.ldl_solve`", "`LdlFactors::solve`").gradient("ldl_solve"),
     row("newton_schulz", "", "`Tensor::newton_schulz`"),
     row("qr", "`torch.linalg.qr`, `torch.linalg.lstsq`", "`Tensor::qr`, `Tensor::lstsq`")
         .gradient("gemm, triangular_solve"),
     row("eigh", "`torch.linalg.eigh`, `torch.linalg.eigvalsh`", "`Tensor::eigh`, `Tensor::eigvalsh`")
         .gradient("gemm"),
+    row(
+        "svd",
+        "`torch.linalg.svd`, `torch.linalg.svdvals`, `torch.linalg.pinv`, `torch.linalg.matrix_rank`, `torch.linalg.cond`",
+        "`Tensor::svd`, `Tensor::svdvals`, `Tensor::pinv`, `Tensor::matrix_rank`, `Tensor::cond`",
+    )
+    .gradient("gemm"),
     // Mixtures of experts.
     row("moe_router", "", "`Tensor::moe_router`"),
     row("moe_permute", "", "`Tensor::moe_permute`"),

@@ -1,7 +1,8 @@
 //! Whole training steps of trefoil-nn: clear gradients, forward, loss, backward, update.
 //!
 //! The models are those that PyTorch's baseline trains, layer for layer. With a 16-bit dtype parameters, activations and gradients have
-//! 16 bits and the optimizer keeps f32 masters. With `"capture": true` forward, loss and backward are recorded on the device and replayed.
+//! 16 bits and the optimizer keeps f32 masters. With `"capture": true` the whole step is recorded on the device and replayed, with
+//! `"capture": "plain"`, `"fused"` or `"parallel"` by that variant of `capture_calls`.
 
 mod cnn;
 mod gcn;
@@ -61,24 +62,23 @@ impl<M: Layer + 'static> Training<M> {
                 Ok(())
             })),
             Some(Value::Bool(true)) => self.captured(d, bytes),
-            Some(_) => Err(c.unexpected("capture", "true or false").into()),
+            Some(Value::String(variant)) => {
+                d.pin_variant("capture_calls", Some(variant))?;
+                let work = self.captured(d, bytes);
+                d.pin_variant("capture_calls", None)?;
+                work
+            }
+            Some(_) => Err(c.unexpected("capture", "true, false or a variant of `capture_calls`").into()),
         }
     }
 
-    /// The passes as a graph; clearing and update stay calls of the host. Errors: steps that cannot be recorded.
-    fn captured(self, d: &Device, bytes: f64) -> CliResult<Work> {
-        let Training { model, mut optimizer, x, y, flops } = self;
-        let mut passes = trefoil_nn::capture(d, move |io: &[Tensor]| {
-            let loss = CrossEntropyLoss::default().forward(&model.forward(&io[0])?, &io[1])?;
-            loss.backward()?;
-            Ok(vec![loss])
-        });
-        let io = [x, y];
+    /// The step as a graph, from the clearing of gradients to the update. Errors: steps that cannot be recorded.
+    fn captured(mut self, d: &Device, bytes: f64) -> CliResult<Work> {
+        let flops = self.flops;
+        let mut steps = trefoil_nn::capture(d, move |_: &[Tensor]| Ok(vec![self.step()?]));
         let mut step = move || -> CliResult<Option<String>> {
-            optimizer.zero_grad()?;
-            passes.run(&io)?;
-            optimizer.step()?;
-            Ok(passes.status().plain.clone())
+            steps.run(&[])?;
+            Ok(steps.status().plain.clone())
         };
         // The third is recorded.
         let mut plain = None;
