@@ -28,7 +28,8 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// Records a step for inputs like these, and runs it once. The second value counts the tensors beside its outputs that something keeps.
+    /// Records a step for inputs like these; [`start`](Recorded::start) runs it. The second value counts the tensors beside its outputs that something
+    /// keeps.
     ///
     /// Errors: what stands in the way of a recording; nothing was run then, and the random streams stand where they did.
     pub(super) fn new(
@@ -76,14 +77,28 @@ impl Recorded {
         let moving: Vec<Moving> = drawn.iter().map(Drawn::moving).collect();
         let mut by = [0i64; CELLS];
         moving.iter().for_each(|m| by[m.at] = m.by as i64);
-        deltas.write_bytes(bytemuck::cast_slice(&by))?;
         let (cells, touched) = (cells.clone(), notes.touched());
         let recorded = Recorded { graph: graph?, inputs: fixed, outputs, cells, moving, touched, hooks };
-        recorded.hooks.iter().try_for_each(|h| h.before(true))?;
-        recorded.cells.refresh(&recorded.moving, true)?;
-        recorded.run(inputs)?;
-        recorded.cells.moved(&recorded.moving);
+        deltas.write_bytes(bytemuck::cast_slice(&by)).inspect_err(|_| recorded.undo())?;
         Ok((recorded, kept))
+    }
+
+    /// Takes back what the recording counted.
+    fn undo(&self) {
+        self.moving.iter().for_each(|m| _ = m.position.fetch_sub(m.by, Ordering::Relaxed));
+        self.hooks.iter().for_each(|h| h.undo());
+    }
+
+    /// Runs the step that the recording has counted already. Errors: those of the step, of which a part may have run; counts stand as before it.
+    pub(super) fn start(&self, inputs: &[Tensor]) -> Result<()> {
+        let run = || {
+            self.hooks.iter().try_for_each(|h| h.before(true))?;
+            self.cells.refresh(&self.moving, true)?;
+            self.run(inputs)
+        };
+        run().inspect_err(|_| self.undo())?;
+        self.cells.moved(&self.moving);
+        Ok(())
     }
 
     /// What was recorded.

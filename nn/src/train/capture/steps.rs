@@ -217,6 +217,8 @@ impl Steps {
         };
         match Recorded::new(&self.device, &cells, inputs, &mut *step) {
             Ok((recorded, kept)) => {
+                // Nothing is left to fall back on: a part of the step may have run.
+                recorded.start(inputs)?;
                 let outputs = recorded.outputs().to_vec();
                 self.known[at].1 = match keeps(kept) {
                     // The graph has run once, so that what is kept has its values; its memory stays with it.

@@ -11,6 +11,7 @@ use super::numbers::{AVERAGE_SHARE, CALLS, STEPS_AHEAD};
 use super::schedule::{Plateau, Schedule};
 use crate::core::capture::Hook;
 use crate::core::error::Result;
+use crate::core::limits;
 use crate::core::tensor::Tensor;
 
 /// Learning rates that are to come.
@@ -146,7 +147,7 @@ impl RecordedStep {
     fn write(&self, steps: &[(u64, u64)]) -> Result<()> {
         const WIDTH: usize = CALLS * STEP_NUMBERS;
         for (i, memory) in self.memory.iter().enumerate() {
-            let mut rows = vec![0.0; steps.len() * WIDTH];
+            let mut rows = limits::collect((0..steps.len() * WIDTH).map(|_| 0.0))?;
             for (row, &(lr, t)) in rows.chunks_exact_mut(WIDTH).zip(steps) {
                 for n in self.calls.iter().filter(|n| n.place.0 == i) {
                     let (lr, own) = (f64::from_bits(lr) * n.lr_factor, t - n.missed.min(t.saturating_sub(1)));
@@ -157,8 +158,7 @@ impl RecordedStep {
                     row[AVERAGE_SHARE] = average_share(decay, t);
                 }
             }
-            let written = memory.narrow(0, 0, steps.len())?;
-            written.write_bytes(&bytes(memory.dtype(), &rows))?;
+            write(&memory.narrow(0, 0, steps.len())?, &rows)?;
         }
         Ok(())
     }
@@ -207,10 +207,12 @@ impl Hook for RecordedStep {
     }
 }
 
-/// Numbers as they lie in memory of a state's type, rounded as arguments of kernels are.
-fn bytes(dtype: DType, numbers: &[f64]) -> Vec<u8> {
-    match dtype {
-        DType::F64 => bytemuck::cast_slice(numbers).to_vec(),
-        _ => numbers.iter().flat_map(|&x| (x as f32).to_ne_bytes()).collect(),
+/// Writes numbers in the type of the memory, rounded as arguments of kernels are.
+fn write(memory: &Tensor, numbers: &[f64]) -> Result<()> {
+    match memory.dtype() {
+        DType::F64 => memory.write_bytes(bytemuck::cast_slice(numbers)),
+        _ => {
+            memory.write_bytes(bytemuck::cast_slice(&limits::collect(numbers.iter().map(|&x| x as f32))?))
+        }
     }
 }
