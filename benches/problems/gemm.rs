@@ -1,7 +1,7 @@
 //! Matrix products and linear layers.
 
 use trefoil::ops::activation::Activation;
-use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo, Precision};
+use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo, GemmRagged, GemmRaggedBwd, Precision};
 use trefoil::{BackendExt, Buffer, DType, Result};
 
 use crate::activation::ACTIVATIONS;
@@ -134,15 +134,44 @@ pub(super) const PROBLEMS: &[Problem] = &[
     problem("gemm_ragged", "eight_groups", F32_BF16, |cx, dt| {
         let (s, groups) = (cx.side(), 8);
         let k = s / 4;
-        let offsets: Vec<i32> = (0..=groups).map(|g| (g * s / groups) as i32).collect();
         let (x, w, mut y) = (cx.normal(dt, s * k)?, cx.normal(dt, groups * k * k)?, cx.empty(dt, s * k)?);
-        let offsets = cx.gpu.upload(&offsets)?;
+        let offsets = even(cx, groups, s)?;
         flops(2 * s * k * k, move |g| {
             let w = w.shaped(&[groups, k, k])?;
-            g.gemm_ragged(&Gemm::new(), x.shaped(&[s, k])?, w, offsets.view(), y.shaped_mut(&[s, k])?)
+            let io = GemmRagged::new(x.shaped(&[s, k])?, w, offsets.view(), y.shaped_mut(&[s, k])?);
+            g.gemm_ragged(&Gemm::new(), io)
+        })
+    }),
+    problem("gemm_ragged", "groups_of_ten", F32, |cx, dt| {
+        let rows = cx.pick(640, 6_400, 204_800);
+        let (groups, k, n) = (rows / 10, 16, 64);
+        let (x, w, mut y) =
+            (cx.normal(dt, rows * k)?, cx.normal(dt, groups * k * n)?, cx.empty(dt, rows * n)?);
+        let offsets = even(cx, groups, rows)?;
+        flops(2 * rows * k * n, move |g| {
+            let w = w.shaped(&[groups, k, n])?;
+            let io = GemmRagged::new(x.shaped(&[rows, k])?, w, offsets.view(), y.shaped_mut(&[rows, n])?);
+            g.gemm_ragged(&Gemm::new(), io)
+        })
+    }),
+    problem("gemm_ragged_bwd", "eight_groups", F32_BF16, |cx, dt| {
+        let (s, groups) = (cx.side(), 8);
+        let k = s / 4;
+        let (x, dz, mut dw) = (cx.normal(dt, s * k)?, cx.normal(dt, s * k)?, cx.empty(dt, groups * k * k)?);
+        let offsets = even(cx, groups, s)?;
+        flops(2 * s * k * k, move |g| {
+            let dw = dw.shaped_mut(&[groups, k, k])?.grad(false);
+            let io = GemmRaggedBwd::new(dz.shaped(&[s, k])?, x.shaped(&[s, k])?, offsets.view(), dw);
+            g.gemm_ragged_bwd(&Gemm::new(), io)
         })
     }),
 ];
+
+/// Offsets of equal groups of rows.
+fn even(cx: &Context<'_>, groups: usize, rows: usize) -> Result<Buffer> {
+    let offsets: Vec<i32> = (0..=groups).map(|g| (g * rows / groups) as i32).collect();
+    cx.gpu.upload(&offsets)
+}
 
 pub(super) const OPERATIONS: &[Operation] = &[
     forward("gemm", |cx, c| {

@@ -77,6 +77,11 @@ impl<'a, T: Real> Matrix<'a, T> {
         Ok(Matrix { data: values(op, one)?.into(), at: 0, steps: [rows, cols, batch] })
     }
 
+    /// The same from an element further on.
+    fn skip(&self, elements: usize) -> Matrix<'_, T> {
+        Matrix { data: Cow::Borrowed(&self.data), at: self.at + elements, steps: self.steps }
+    }
+
     fn transposed(&self) -> Matrix<'_, T> {
         let [r, c, b] = self.steps;
         Matrix { data: Cow::Borrowed(&self.data), at: self.at, steps: [c, r, b] }
@@ -329,36 +334,64 @@ impl Kernels {
         Ok(())
     }
 
-    fn ragged<T: Real>(
-        &self,
-        p: &Gemm,
-        e: Extents,
-        a: View<'_>,
-        b: View<'_>,
-        offsets: View<'_>,
-        y: &ViewMut<'_>,
-    ) -> Result<()> {
+    fn ragged<T: Real>(&self, p: &Gemm, e: Extents, io: GemmRagged<'_>) -> Result<()> {
         let op = "gemm_ragged";
-        let offsets = gather::<i32>(op, offsets)?;
-        let (a, b) = (Matrix::<T>::new(op, &a, false, None)?, Matrix::<T>::new(op, &b, p.trans_b, None)?);
+        let groups = self.row_groups(op, io.offsets, e.m)?;
+        let (a, b) =
+            (Matrix::<T>::new(op, &io.a, false, None)?, Matrix::<T>::new(op, &io.b, p.trans_b, None)?);
+        let bias = io.bias.map(|v| values::<T>(op, v)).transpose()?;
         let mut out = filled(e.m * e.n, T::default())?;
+        for (g, rows) in groups.windows(2).enumerate() {
+            let ext = Extents { batch: 1, m: rows[1] - rows[0], n: e.n, k: e.k };
+            let (a, b) = (a.skip(rows[0] * a.steps[0]), b.skip(g * b.steps[2]));
+            multiply(op, ext, p.alpha, (&a, &b), 0.0, &mut out, rows[0] * e.n, [e.n, 1, 0])?;
+            if let Some(bias) = &bias {
+                each_row(&mut out[rows[0] * e.n..rows[1] * e.n], e.n, |_, row| {
+                    row.iter_mut().zip(&bias[g * e.n..]).for_each(|(y, b)| *y = *y + *b);
+                });
+            }
+        }
+        if let Some(z) = &io.z {
+            store_real(op, z, &out)?;
+        }
+        if let (Some(&first), Some(&last)) = (groups.first(), groups.last())
+            && p.act != Activation::Identity
+        {
+            each_row(&mut out[first * e.n..last * e.n], e.n, |_, row| T::activate(p.act, row));
+        }
+        store_real(op, &io.y, &out)
+    }
+
+    /// For each group alpha A^T dZ over its rows; `e` is that of the gradient as it is stored.
+    fn ragged_backward<T: Real>(&self, p: &Gemm, e: Extents, io: GemmRaggedBwd<'_>) -> Result<()> {
+        let op = "gemm_ragged_bwd";
+        let groups = self.row_groups(op, io.offsets, e.k)?;
+        let (a, dz) = (Matrix::<T>::new(op, &io.a, false, None)?, Matrix::<T>::new(op, &io.dz, false, None)?);
+        let (left, right) = if p.trans_b { (dz, a) } else { (a, dz) };
+        let mut out = filled(e.batch * e.m * e.n, T::default())?;
+        for (g, rows) in groups.windows(2).enumerate() {
+            let ext = Extents { batch: 1, k: rows[1] - rows[0], ..e };
+            let (left, right) = (left.skip(rows[0] * left.steps[0]), right.skip(rows[0] * right.steps[0]));
+            let factors = (&left.transposed(), &right);
+            multiply(op, ext, p.alpha, factors, 0.0, &mut out, g * e.m * e.n, [e.n, 1, 0])?;
+        }
+        store_gradient(op, &io.db, &out)
+    }
+
+    /// Where groups of rows begin and the last one ends; wrong offsets are reported and taken as the nearest valid ones.
+    fn row_groups(&self, op: &'static str, offsets: View<'_>, rows: usize) -> Result<Vec<usize>> {
+        let offsets = gather::<i32>(op, offsets)?;
         let mut bounds = with_capacity(offsets.len())?;
         let mut low = 0;
         for &o in &offsets {
-            let valid = usize::try_from(o).unwrap_or(0).clamp(low, e.m);
+            let valid = usize::try_from(o).unwrap_or(0).clamp(low, rows);
             if valid as i64 != i64::from(o) {
                 self.flag_index_error(op);
             }
             bounds.try_push(valid)?;
             low = valid;
         }
-        for (g, rows) in bounds.windows(2).enumerate() {
-            let ext = Extents { batch: 1, m: rows[1] - rows[0], n: e.n, k: e.k };
-            let a = Matrix { data: Cow::Borrowed(&*a.data), at: a.at + rows[0] * a.steps[0], steps: a.steps };
-            let b = Matrix { data: Cow::Borrowed(&*b.data), at: b.at + g * b.steps[2], steps: b.steps };
-            multiply(op, ext, p.alpha, (&a, &b), 0.0, &mut out, rows[0] * e.n, [e.n, 1, 0])?;
-        }
-        store_real(op, y, &out)
+        Ok(bounds)
     }
 }
 
@@ -438,19 +471,21 @@ impl GemmOps for Kernels {
         a.iter().zip(b).zip(y).try_for_each(|((a, b), y)| self.gemm(&p, GemmIo::new(*a, *b, y.reborrow())))
     }
 
-    fn gemm_ragged(
-        &self,
-        p: &Gemm,
-        a: View<'_>,
-        b: View<'_>,
-        offsets: View<'_>,
-        y: ViewMut<'_>,
-    ) -> Result<()> {
-        let e = check_gemm_ragged(p, &a, &b, &offsets, &y)?;
+    fn gemm_ragged(&self, p: &Gemm, io: GemmRagged<'_>) -> Result<()> {
+        let e = check_gemm_ragged(p, &io)?;
         let _timed = self.count("gemm_ragged");
-        match a.dtype() {
-            DType::F64 => self.ragged::<f64>(p, e, a, b, offsets, &y),
-            _ => self.ragged::<f32>(p, e, a, b, offsets, &y),
+        match io.a.dtype() {
+            DType::F64 => self.ragged::<f64>(p, e, io),
+            _ => self.ragged::<f32>(p, e, io),
+        }
+    }
+
+    fn gemm_ragged_bwd(&self, p: &Gemm, io: GemmRaggedBwd<'_>) -> Result<()> {
+        let e = check_gemm_ragged_bwd(p, &io)?;
+        let _timed = self.count("gemm_ragged_bwd");
+        match io.a.dtype() {
+            DType::F64 => self.ragged_backward::<f64>(p, e, io),
+            _ => self.ragged_backward::<f32>(p, e, io),
         }
     }
 }

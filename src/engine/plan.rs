@@ -256,7 +256,7 @@ impl Engine {
         match info.name {
             "capture_calls" => return self.explain_capture(info.name),
             "gemm" | "gemm_bwd" | "gemm_grouped" => return self.explain_gemm(info.name),
-            "gemm_ragged" => return self.explain_ragged(info.name),
+            "gemm_ragged" | "gemm_ragged_bwd" => return self.explain_ragged(info.name),
             "rnn" | "rnn_bwd" => return self.explain_rnn(info.name),
             "conv" | "conv_bwd" | "conv_transpose" | "conv_transpose_bwd" => {
                 return self.explain_conv(info.name);

@@ -152,6 +152,40 @@ io_struct! {
     }
 }
 
+io_struct! {
+    /// Operands of [`GemmOps::gemm_ragged`]: rows in groups, and a matrix per group.
+    #[derive(Debug)]
+    pub struct GemmRagged<'a> {
+        /// The rows of all groups [total, K].
+        pub a: View<'a>,
+        /// [G, K, N], or [G, N, K] with `trans_b`.
+        pub b: View<'a>,
+        /// Where groups begin and the last one ends, i32 [G + 1], rising.
+        pub offsets: View<'a>,
+        /// Added to the rows of a group before the activation, [G, N].
+        pub bias: Option<View<'a>>,
+        /// [total, N], of A's dtype or f32.
+        pub y: ViewMut<'a>,
+        /// Second output: the value before the activation, Y's shape and dtype.
+        pub z: Option<ViewMut<'a>>,
+    }
+}
+
+io_struct! {
+    /// Operands of [`GemmOps::gemm_ragged_bwd`].
+    #[derive(Debug)]
+    pub struct GemmRaggedBwd<'a> {
+        /// Gradient of the products, before activation and bias, [total, N].
+        pub dz: View<'a>,
+        /// Forward's A.
+        pub a: View<'a>,
+        /// Forward's offsets.
+        pub offsets: View<'a>,
+        /// Gradient of B, in its stored layout.
+        pub db: GradMut<'a>,
+    }
+}
+
 op_family! {
     /// Matrix products. Deterministic. NaN and infinities propagate. K = 0 or alpha = 0 give beta*C without reading A and B.
     /// Oracle `torch.addmm`, `torch.baddbmm`, `F.linear` followed by the activation. Errors: `Invalid` for ranks, sizes, dtypes, overlap.
@@ -163,9 +197,13 @@ op_family! {
         fn gemm_bwd(&self, p: &Gemm, io: GemmBwd<'_>) -> Result<()>;
         /// `Ys[i] = alpha op(As[i]) op(Bs[i])` for a list of problems; only `alpha`, the transposes and the precision are used.
         fn gemm_grouped(&self, p: &Gemm, a: &[View<'_>], b: &[View<'_>], y: &mut [ViewMut<'_>]) -> Result<()>;
-        /// One weight per group: rows `offsets[g]..offsets[g+1]` of A [total, K] times B [G, K, N] (or [G, N, K] with `trans_b`) into Y [total, N].
-        /// `offsets` is i32 [G+1] on the device, rising; rows not covered become 0; an offset beyond `total` is `IndexOutOfRange`.
-        fn gemm_ragged(&self, p: &Gemm, a: View<'_>, b: View<'_>, offsets: View<'_>, y: ViewMut<'_>) -> Result<()>;
+        /// A matrix per group of rows: Y[r] = act(alpha A[r] op(B[g]) + bias[g]) for the rows offsets[g] <= r < offsets[g + 1] of group g. Rows of no
+        /// group become 0. Of `p` only `alpha`, `trans_b`, the activation and the precision are used. An offset that is negative, beyond the
+        /// rows or below its predecessor is `IndexOutOfRange`, and the rows beside it are not specified. Oracle `F.grouped_mm`, a loop of products.
+        fn gemm_ragged(&self, p: &Gemm, io: GemmRagged<'_>) -> Result<()>;
+        /// Gradient of B: dB[g] = alpha A_g^T dZ_g over the rows of group g (its transpose with `trans_b`), 0 for a group without rows. The gradient of
+        /// A is `gemm_ragged` of dZ with `trans_b` turned, that of the bias the sums of dZ over groups (`ScanOps::segment_reduce`).
+        fn gemm_ragged_bwd(&self, p: &Gemm, io: GemmRaggedBwd<'_>) -> Result<()>;
     }
 }
 
@@ -450,38 +488,71 @@ pub(crate) fn check_gemm_grouped(
 }
 
 /// Arguments of [`GemmOps::gemm_ragged`]; `batch` is the number of groups.
-pub(crate) fn check_gemm_ragged(
-    p: &Gemm,
-    a: &View<'_>,
-    b: &View<'_>,
-    offsets: &View<'_>,
-    y: &ViewMut<'_>,
-) -> Result<Extents> {
+pub(crate) fn check_gemm_ragged(p: &Gemm, io: &GemmRagged<'_>) -> Result<Extents> {
     let op = "gemm_ragged";
-    let v = y.as_view();
+    let y = io.y.as_view();
     if p.trans_a {
         return Err(GpuError::invalid(op, "trans_a", "false", "true"));
     }
-    let (&[m, k], &[groups, r, c]) = (a.shape(), b.shape()) else {
-        let got = format!("shapes {:?} and {:?}", a.shape(), b.shape());
+    fused_act(op, p.act)?;
+    let (&[m, k], &[groups, r, c]) = (io.a.shape(), io.b.shape()) else {
+        let got = format!("shapes {:?} and {:?}", io.a.shape(), io.b.shape());
         return Err(GpuError::invalid(op, "a", "a of rank 2 and b of rank 3", got));
     };
     let (kb, n) = if p.trans_b { (c, r) } else { (r, c) };
     if kb != k {
-        return Err(GpuError::invalid(
-            op,
-            "b",
-            format!("{k} products, as in `a`"),
-            format!("{:?}", b.shape()),
-        ));
+        let got = format!("{:?}", io.b.shape());
+        return Err(GpuError::invalid(op, "b", format!("{k} products, as in `a`"), got));
     }
-    check::shape(op, "y", &v, &[m, n])?;
+    check::shape(op, "y", &y, &[m, n])?;
+    check::float(op, "a", &io.a)?;
+    check::dtype(op, "b", &io.b, io.a.dtype())?;
+    check::one_of(op, "y", &y, &[io.a.dtype(), DType::F32])?;
+    check_offsets(op, &io.offsets, groups)?;
+    if let Some(bias) = &io.bias {
+        check::shape(op, "bias", bias, &[groups, n])?;
+        check::dtype(op, "bias", bias, io.a.dtype())?;
+        check::contiguous(op, "bias", bias)?;
+    }
+    let read = [("a", io.a), ("b", io.b), ("offsets", io.offsets), ("bias", io.bias.unwrap_or(io.a))];
+    check::separate_output(op, "y", &io.y, &read)?;
+    if let Some(z) = &io.z {
+        check::shape(op, "z", &z.as_view(), &[m, n])?;
+        check::dtype(op, "z", &z.as_view(), y.dtype())?;
+        check::separate_output(op, "z", z, &read)?;
+        apart(op, "z", z, "y", Some(&y))?;
+    }
+    Ok(Extents { batch: groups, m, n, k })
+}
+
+/// Offsets of groups of rows.
+fn check_offsets(op: &'static str, offsets: &View<'_>, groups: usize) -> Result<()> {
     check::shape(op, "offsets", offsets, &[groups + 1])?;
     check::contiguous(op, "offsets", offsets)?;
-    check::float(op, "a", a)?;
-    check::dtype(op, "b", b, a.dtype())?;
-    check::dtype(op, "offsets", offsets, DType::I32)?;
-    check::one_of(op, "y", &v, &[a.dtype(), DType::F32])?;
-    check::separate_output(op, "y", y, &[("a", *a), ("b", *b), ("offsets", *offsets)])?;
-    Ok(Extents { batch: groups, m, n, k })
+    check::dtype(op, "offsets", offsets, DType::I32)
+}
+
+/// Arguments of [`GemmOps::gemm_ragged_bwd`]: the extents of the gradient as it is stored, `batch` groups of [M, N], and the rows of all groups.
+pub(crate) fn check_gemm_ragged_bwd(p: &Gemm, io: &GemmRaggedBwd<'_>) -> Result<Extents> {
+    let op = "gemm_ragged_bwd";
+    let db = io.db.out.as_view();
+    if p.trans_a {
+        return Err(GpuError::invalid(op, "trans_a", "false", "true"));
+    }
+    let (&[rows, n], &[of_a, k], &[groups, ..]) = (io.dz.shape(), io.a.shape(), db.shape()) else {
+        let got = format!("shapes {:?}, {:?} and {:?}", io.dz.shape(), io.a.shape(), db.shape());
+        return Err(GpuError::invalid(op, "db", "dz and a of rank 2 and db of rank 3", got));
+    };
+    if of_a != rows {
+        let got = format!("shape {:?}", io.a.shape());
+        return Err(GpuError::invalid(op, "a", format!("{rows} rows, as in `dz`"), got));
+    }
+    let [m, n] = if p.trans_b { [n, k] } else { [k, n] };
+    check::shape(op, "db", &db, &[groups, m, n])?;
+    check::float(op, "a", &io.a)?;
+    check::dtype(op, "dz", &io.dz, io.a.dtype())?;
+    check::dtype(op, "db", &db, io.a.dtype())?;
+    check_offsets(op, &io.offsets, groups)?;
+    check::separate_output(op, "db", &io.db.out, &[("dz", io.dz), ("a", io.a), ("offsets", io.offsets)])?;
+    Ok(Extents { batch: groups, m, n, k: rows })
 }

@@ -182,7 +182,8 @@ GK_FN void gk_softmax_rows(float x[GK_TILE_KEYS / 8][4], float factor, float top
 GK_FN void gk_scores_begin(float (*x)[4], gk_u32 queries, gk_u32 keys)
 {
     GK_WGMMA_BEGIN();
-    GK_UNROLL for (int k = 0; k < GK_HEAD_WIDTH / 16; k++) gk_wgmma_s(x, 128, gk_wgmma_terms(queries, 128, k), gk_wgmma_terms(keys, 128, k), k == 0 ? 1 : 0);
+    GK_UNROLL for (int k = 0; k < GK_HEAD_WIDTH / 16; k++)
+        gk_wgmma_s(x, 128, gk_wgmma_terms(queries, 128, k), 0, gk_wgmma_terms(keys, 128, k), 0, k == 0 ? 1 : 0);
     GK_WGMMA_END();
 }
 GK_FN void gk_values_begin(float (*acc)[4], const gk_frag_a* ps, gk_u32 values)

@@ -1,114 +1,166 @@
-/* gemm_ragged (gemm/gemm.c) on matrix cores, for f16 and bf16: Y[r] = alpha A[r] B[g] for the rows r of group g, offsets[g] <= r < offsets[g + 1];
- * 0 for rows of no group.
+/* Products of groups of rows with matrices of their own. GK_OP is the type of Y and Z: gk_out_same (that of A) or gk_out_f32.
  *
- * A block has 128 rows of a group and 128 columns. Stages of 64 terms of A and B are copied to local memory while earlier ones are multiplied. B has the
- * terms of a column side by side ([groups, N, K]), or with `by_terms` the columns of a term ([groups, K, N]). N and K are multiples of 8; rows of all
- * operands begin at multiples of 16 bytes. Sums are float.
- * size = {rows, N, K, groups}, steps = {from row to row of A, of B, from group to group of B, from row to row of Y}. An offset that is negative, beyond the
- * rows or below its predecessor is reported and taken as the nearest that is valid.
- * Launch: axis 0 = tiles, columns fastest; as many row tiles as any partition into groups can need. The rows before the first and after the last group
- * are groups without products. Deterministic: one writer per output. */
-#include "common/prelude/matrix.h"
+ *   Z[r] = alpha A[r] B[g] + bias[g],  Y[r] = act(Z[r])  for the rows r of group g, offsets[g] <= r < offsets[g + 1]; 0 for rows of no group
+ *
+ * size = {rows, N, K, groups, columns of a block, -, 16-byte stores}; sa, sb: as in gemm.c, sb's batch stride leads from group to group; sv = {from group to group of bias, -};
+ * sy, sz = {row, column}. `bias` and `z` may be null. The rows before the first and after the last group are groups without products.
+ * Products are accumulated in gk_f in the order of k. Deterministic. Reference: F.grouped_mm.
+ */
+#include "operands.h"
+#include "groups.h"
 
-/* Room for two blocks on an SM. */
-#undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS 2
+#define GK_TILE(x) gk_64_##x
+#define GK_TILE_BM 64
+#define GK_TILE_BN 64
+#define GK_TILE_BK (GK_W > 4 ? 32 : 16)
+#define GK_TILE_TM 4
+#define GK_TILE_TN 4
+#include "tile.h"
 
-/* Rows and columns of a tile, terms of a stage, and chunks of one operand in a stage. */
-#define GK_RAGGED_SIDE 128
-#define GK_RAGGED_TERMS 64
-#define GK_RAGGED_CHUNKS (GK_RAGGED_SIDE * GK_RAGGED_TERMS / GK_PER_CHUNK)
-/* Stages in local memory. Where copies are not asynchronous, one ahead is enough. */
-#ifdef GK_PTX
-#define GK_RAGGED_STAGES 3
-#define GK_RAGGED_WAIT() GK_COPY_WAIT(1)
-#else
-#define GK_RAGGED_STAGES 2
-#define GK_RAGGED_WAIT() ((void)0)
-#endif
+/* Operands, the same for all tiles. */
+typedef struct {
+    GK_GLOBAL const gk_t *a, *b, *bias;
+    GK_GLOBAL gk_o *y, *z;
+    gk_dims size, sa, sb, sv, sy, sz;
+    gk_f alpha, p;
+    int act;
+} gk_ragged;
 
-/* Rows of a tile, `first` and those behind it, and their group; -1 for none. */
-typedef struct { gk_i64 first; int rows, group; } gk_ragged_rows;
-
-/* Row tile number `wanted` of all groups. The first block reports wrong offsets. */
-GK_FN gk_ragged_rows gk_ragged_rows_of(gk_i64 wanted, GK_GLOBAL const int* offsets, gk_i64 total, int groups, GK_GLOBAL int* err, int code)
+/* The tile of rows m0 ... of `group` up to `end`, and columns n0 ... */
+GK_FN void gk_ragged_tile(const gk_ragged* q, gk_i64 group, gk_i64 m0, gk_i64 end, gk_i64 n0, GK_LOCAL_PTR gk_slot* tile)
 {
-    gk_ragged_rows r;
-    gk_i64 begin = 0;
-    r.first = 0; r.rows = 0; r.group = -1;
-    for (int g = -1; g <= groups; g++) {
-        gk_i64 end = g < groups ? offsets[g + 1] : total;
-        if (end < begin || end > total) {
+    gk_f acc[4][4];
+    int none = group < 0 || group >= q->size.v[3];
+    gk_i64 row = m0 + gk_64_row(), col = n0 + gk_64_col(), have = q->size.v[1] - col, g = none ? 0 : group;
+    gk_side side = gk_side_of(q->sa);
+    /* Tiles of a group start at any row, so vectors along the rows need not be aligned. */
+    if (!side.along && m0 % GK_W != 0) side.wide = 0;
+    gk_64_product(q->a, q->b + g * q->sb.v[2], end, q->size.v[1], m0, n0, 0, none ? 0 : q->size.v[2], side, gk_side_of(q->sb), tile, acc);
+    if (have > 4) have = 4;
+    GK_UNROLL for (int i = 0; i < 4; i++) {
+        gk_four x;
+        if (row + i >= end || have <= 0) continue;
+        GK_UNROLL for (int u = 0; u < 4; u++) x.v[u] = q->alpha * acc[i][u];
+        if (q->bias && !none) {
+            GK_UNROLL for (int u = 0; u < 4; u++)
+                if (u < have) x.v[u] += gk_load(q->bias, g * q->sv.v[0] + col + u);
+        }
+        if (q->z) gk_store_four(q->z, (row + i) * q->sz.v[0] + col * q->sz.v[1], q->sz.v[1], (int)have, (int)q->size.v[6] & 2, x);
+        if (!none) x = gk_activate(q->act, x, q->p);
+        gk_store_four(q->y, (row + i) * q->sy.v[0] + col * q->sy.v[1], q->sy.v[1], (int)have, (int)q->size.v[6] & 1, x);
+    }
+}
+
+#define GK_RAGGED_BIND() \
+    GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(int, offsets); GK_BIND_IN(gk_t, bias); GK_BIND_OUT(gk_o, y); GK_BIND_OUT(gk_o, z); \
+    GK_BIND_OUT(int, err); \
+    gk_ragged q; \
+    q.a = a; q.b = b; q.bias = bias; q.y = y; q.z = z; q.size = size; q.sa = sa; q.sb = sb; q.sv = sv; q.sy = sy; q.sz = sz; \
+    q.alpha = alpha; q.act = act; q.p = p
+
+/* A block per tile of 64 x 64, columns fastest. A wrong offset is taken as the nearest that is valid behind those before it.
+ * Launch: axis 0 = tiles; as many row tiles as any partition into groups can need. */
+// Units: FLOATS64 x OUTPUTS
+GK_KERNEL(gemm_ragged)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, offsets), GK_IN(gk_t, bias), GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(int, err),
+                       GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, int act, gk_f p, int code)
+{
+    GK_LOCAL gk_slot tile[GK_SLOTS(2 * (64 + 64) * (GK_W > 4 ? 32 : 16))];
+    GK_RAGGED_BIND();
+    int tiles = (int)((size.v[1] + 63) / 64);
+    gk_i64 total = size.v[0], groups = size.v[3], wanted = gk_bid(0) / tiles, before = 0, lo = 0, m0 = 0, end = 0, group = -1;
+    for (gk_i64 g = -1; g <= groups; g++) {
+        gk_i64 hi = g < groups ? offsets[g + 1] : total;
+        if (hi < lo || hi > total) {
             if (gk_bid(0) == 0 && gk_lid() == 0) gk_report(err, code);
-            end = end < begin ? begin : total;
+            hi = hi < lo ? lo : total;
         }
-        gk_i64 tiles = (end - begin + GK_RAGGED_SIDE - 1) / GK_RAGGED_SIDE;
-        if (wanted >= 0 && wanted < tiles) {
-            r.first = begin + wanted * GK_RAGGED_SIDE;
-            r.rows = end - r.first < GK_RAGGED_SIDE ? (int)(end - r.first) : GK_RAGGED_SIDE;
-            r.group = g < groups ? g : -1;
+        gk_i64 count = (hi - lo + 63) / 64;
+        if (wanted >= before && wanted < before + count) {
+            m0 = lo + (wanted - before) * 64;
+            end = hi;
+            group = g;
         }
-        wanted -= tiles;
-        begin = end;
+        before += count;
+        lo = hi;
     }
-    return r;
+    gk_ragged_tile(&q, group, m0, end, (gk_i64)(gk_bid(0) % tiles) * 64, tile);
 }
 
-/* Queues the copy of a tile of `count` rows of `chunks` chunks: of the first `rows` rows, the first `width` numbers. */
-GK_FN void gk_ragged_fetch(GK_GLOBAL const gk_t* p, gk_i64 step, const int count, const int chunks, gk_i64 rows, gk_i64 width,
-                           GK_LOCAL_PTR gk_raw16* tile)
+/* ---- many small groups --------------------------------------------------------------------------------------------------------- */
+
+/* Rows and terms of a step. */
+#define GK_SMALL_ROWS 16
+#define GK_SMALL_TERMS 32
+#define GK_SMALL_PITCH 36
+
+/* Rows m0 ... of a group up to `end` and `columns` (16 or 64) from n0 on: a thread has one column, and one or four rows. */
+GK_FN void gk_ragged_few(const gk_ragged* q, gk_i64 group, gk_i64 m0, gk_i64 end, gk_i64 n0, const int columns, GK_LOCAL_PTR gk_slot* ta, GK_LOCAL_PTR gk_f* tb)
 {
-    GK_UNROLL for (int i = 0; i < GK_RAGGED_CHUNKS / GK_BLOCK; i++) {
-        int n = gk_lid() + i * GK_BLOCK, r = n / chunks, c = n % chunks, exists = r < rows && c * GK_PER_CHUNK < width;
-        gk_copy16(tile + gk_chunk_at(r, c, count), exists ? p + r * step + c * GK_PER_CHUNK : p, exists);
+    const int per = GK_SMALL_ROWS * columns / GK_BLOCK, rows = GK_BLOCK / columns, pitch = columns + 1;
+    int lid = gk_lid(), c = lid % columns, r = lid / columns, none = group < 0 || group >= q->size.v[3], down = q->sb.v[1] == 1;
+    int have = end - m0 < GK_SMALL_ROWS ? (int)(end - m0) : GK_SMALL_ROWS, wide = q->size.v[1] - n0 < columns ? (int)(q->size.v[1] - n0) : columns;
+    /* Neighbouring threads read neighbours in memory. */
+    int t0 = down ? lid % GK_SMALL_TERMS : r, c0 = down ? lid / GK_SMALL_TERMS : c;
+    gk_i64 g = none ? 0 : group, terms = none ? 0 : q->size.v[2];
+    GK_GLOBAL const gk_t* a = q->a + (m0 + lid / GK_SMALL_TERMS) * q->sa.v[0] + lid % GK_SMALL_TERMS * q->sa.v[1];
+    GK_GLOBAL const gk_t* b = q->b + g * q->sb.v[2] + (n0 + c0) * q->sb.v[0] + t0 * q->sb.v[1];
+    gk_four x;
+    GK_UNROLL for (int u = 0; u < 4; u++) x.v[u] = GK_R(0.0);
+    /* Loops with barriers run at least once. */
+    do {
+        int left = terms < GK_SMALL_TERMS ? (int)terms : GK_SMALL_TERMS;
+        GK_UNROLL for (int i = 0; i < 2; i++) {
+            int m = lid / GK_SMALL_TERMS + 8 * i, k = lid % GK_SMALL_TERMS;
+            gk_slot_put(ta, m * GK_SMALL_PITCH + k, m < have && k < left ? gk_load(a, 8 * i * q->sa.v[0]) : GK_R(0.0));
+        }
+        GK_UNROLL for (int i = 0; i < columns / 8; i++) {
+            int t = down ? t0 : t0 + i * rows, n = down ? c0 + 8 * i : c0;
+            tb[t * pitch + n] = n < wide && t < left ? gk_load(b, down ? 8 * i * q->sb.v[0] : i * rows * q->sb.v[1]) : GK_R(0.0);
+        }
+        GK_BARRIER();
+        for (int t = 0; t < left; t += 4) {
+            gk_four y;
+            GK_UNROLL for (int u = 0; u < 4; u++) y.v[u] = tb[(t + u) * pitch + c];
+            GK_UNROLL for (int i = 0; i < per; i++) {
+                gk_four z = gk_slot_get4(ta, (r + i * rows) * GK_SMALL_PITCH + t);
+                GK_UNROLL for (int u = 0; u < 4; u++) x.v[i] += z.v[u] * y.v[u];
+            }
+        }
+        GK_BARRIER();
+        a += GK_SMALL_TERMS * q->sa.v[1];
+        b += GK_SMALL_TERMS * q->sb.v[1];
+        terms -= GK_SMALL_TERMS;
+    } while (terms > 0);
+    gk_f bias = q->bias && !none && c < wide ? gk_load(q->bias, g * q->sv.v[0] + n0 + c) : GK_R(0.0);
+    GK_UNROLL for (int i = 0; i < per; i++) x.v[i] = q->alpha * x.v[i] + bias;
+    if (q->z) {
+        GK_UNROLL for (int i = 0; i < per; i++)
+            if (c < wide && r + i * rows < have) gk_store_o(q->z, (m0 + r + i * rows) * q->sz.v[0] + (n0 + c) * q->sz.v[1], x.v[i]);
     }
+    if (!none) x = gk_activate(q->act, x, q->p);
+    GK_UNROLL for (int i = 0; i < per; i++)
+        if (c < wide && r + i * rows < have) gk_store_o(q->y, (m0 + r + i * rows) * q->sy.v[0] + (n0 + c) * q->sy.v[1], x.v[i]);
 }
 
-// Units: HALVES
-GK_KERNEL(gemm_ragged_matrix)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, offsets), GK_OUT(gk_t, y), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(steps),
-                              gk_f alpha, int by_terms, int code)
+/* Each block waits for its loads most of the time: many at once hide that. */
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 8
+
+/* A block per group and size.v[4] columns, 16 or 64: it takes 16 rows after the others, and looks at no other group.
+ * Launch: axis 0 = groups + 2, columns fastest. */
+GK_KERNEL(gemm_ragged_by_group)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, offsets), GK_IN(gk_t, bias), GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(int, err),
+                                GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, int act, gk_f p, int code)
 {
-    GK_LOCAL_DYNAMIC(gk_raw16, tiles, 2 * GK_RAGGED_STAGES * GK_RAGGED_CHUNKS);
-    GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(int, offsets); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
-    gk_i64 wide = (size.v[1] + GK_RAGGED_SIDE - 1) / GK_RAGGED_SIDE, n0 = gk_bid(0) % wide * GK_RAGGED_SIDE, columns = size.v[1] - n0;
-    gk_ragged_rows m = gk_ragged_rows_of(gk_bid(0) / wide, offsets, size.v[0], (int)size.v[3], err, code);
-    gk_i64 terms = m.group < 0 ? 0 : size.v[2];
-    int stages = (int)((terms + GK_RAGGED_TERMS - 1) / GK_RAGGED_TERMS), w0 = gk_lid() / 32 * 16;
-    float sums[GK_RAGGED_SIDE / 8][4];
-    gk_frag_a left[GK_RAGGED_TERMS / GK_FRAG_TERMS];
-    gk_mm_clear(sums, GK_RAGGED_SIDE);
-    a += m.first * steps.v[0];
-    b += (m.group < 0 ? 0 : m.group) * steps.v[2] + n0 * (by_terms ? 1 : steps.v[1]);
-
-    for (int n = 1 - GK_RAGGED_STAGES; n < stages; n++) {
-        int next = n + GK_RAGGED_STAGES - 1;
-        gk_i64 k = (gk_i64)next * GK_RAGGED_TERMS, rest = terms - k;
-        GK_LOCAL_PTR gk_raw16* to = tiles + next % GK_RAGGED_STAGES * 2 * GK_RAGGED_CHUNKS;
-        if (n >= 0) {
-            GK_RAGGED_WAIT();
-            GK_BARRIER();
-        }
-        if (next < stages) {
-            gk_ragged_fetch(a + k, steps.v[0], GK_RAGGED_SIDE, 8, m.rows, rest, to);
-            if (by_terms) gk_ragged_fetch(b + k * steps.v[1], steps.v[1], GK_RAGGED_TERMS, 16, rest, columns, to + GK_RAGGED_CHUNKS);
-            else gk_ragged_fetch(b + k, steps.v[1], GK_RAGGED_SIDE, 8, columns, rest, to + GK_RAGGED_CHUNKS);
-        }
-        GK_COPY_COMMIT();
-        if (n < 0) continue;
-        GK_LOCAL_PTR gk_raw16 *x = tiles + n % GK_RAGGED_STAGES * 2 * GK_RAGGED_CHUNKS, *right = x + GK_RAGGED_CHUNKS;
-        if (by_terms) {
-            GK_UNROLL for (int d = 0; d < GK_RAGGED_TERMS / GK_FRAG_TERMS; d++) left[d] = gk_load_a(x, GK_RAGGED_SIDE, w0, d);
-            gk_mm_terms_begin(sums, GK_RAGGED_SIDE, left, right, GK_RAGGED_TERMS);
-        } else {
-            gk_mm_tiles_add(sums, GK_RAGGED_SIDE, x, GK_RAGGED_SIDE, w0, GK_RAGGED_TERMS, right);
-        }
-        GK_MM_WAIT(0);
-        gk_mm_ready(sums, GK_RAGGED_SIDE);
-    }
-
-    int width = columns < GK_RAGGED_SIDE ? (int)columns : GK_RAGGED_SIDE;
-    GK_UNROLL for (int h = 0; h < 2; h++) {
-        int i = w0 + GK_FRAG_ROW(2 * h);
-        if (i < m.rows) gk_mm_store(y + (m.first + i) * steps.v[3] + n0, sums, GK_RAGGED_SIDE, h, width, (float)alpha, 0);
-    }
+    GK_LOCAL gk_slot ta[GK_SLOTS(GK_SMALL_ROWS * GK_SMALL_PITCH)];
+    GK_LOCAL gk_f tb[GK_SMALL_TERMS * 65];
+    GK_RAGGED_BIND();
+    int wide = (int)size.v[4], tiles = (int)((size.v[1] + wide - 1) / wide);
+    gk_i64 group = gk_bid(0) / tiles - 1, n0 = (gk_i64)(gk_bid(0) % tiles) * wide;
+    gk_run rows = gk_rows_of_group(group, offsets, size.v[0], size.v[3], err, code);
+    gk_i64 m0 = rows.begin;
+    do {
+        if (wide == 16) gk_ragged_few(&q, group, m0, rows.end, n0, 16, ta, tb);
+        else gk_ragged_few(&q, group, m0, rows.end, n0, 64, ta, tb);
+        m0 += GK_SMALL_ROWS;
+    } while (m0 < rows.end);
 }

@@ -54,6 +54,7 @@ GK_FN void GK_TILE(product)(GK_GLOBAL const gk_t* a, GK_GLOBAL const gk_t* b, gk
     }
 }
 
+#ifdef GK_GEMM_EPILOGUE
 /* A block's tile with its epilogue, `per` runs of columns at a time. */
 GK_FN void GK_TILE(compute)(GK_GLOBAL const gk_t* a, GK_GLOBAL const gk_t* b, GK_GLOBAL const gk_o* c, GK_GLOBAL const gk_t* bias,
                             GK_GLOBAL const gk_o* residual, GK_GLOBAL const gk_t* scale, GK_GLOBAL gk_o* y, GK_GLOBAL gk_o* z, GK_GLOBAL gk_f* part,
@@ -76,6 +77,7 @@ GK_FN void GK_TILE(compute)(GK_GLOBAL const gk_t* a, GK_GLOBAL const gk_t* b, GK
         }
     }
 }
+#endif
 
 #undef GK_TILE_NA
 #undef GK_TILE_NB

@@ -17,6 +17,8 @@
  *   gk_mm_terms_begin(c, n, a, b, rows)    c += a b: b is a tile of `rows` rows, one per term, and n columns; fragments by gk_frag_of
  *   gk_mm_tiles_begin(c, n, a, arows, first, terms, b)   gk_mm_rows_begin with rows `first` ... of the tile a of `arows` rows in place of fragments
  *   gk_mm_tiles_add(...)            the same, c +=
+ *   gk_mm_tiles_by(c, n, a, arows, first, at, terms, b, bt)                gk_mm_tiles_add of 16-bit types, of tiles with a row per term where at (the left
+ *                                          one, then bt is too) and bt (the right one) say so
  *   GK_MM_WAIT(n), gk_mm_ready(c, n)       products run in order while the thread goes on: waits for all but the n newest. Then the sums of each that is
  *                                          done are named before they are read. Until then neither sums, fragments nor tiles of it may change
  *   gk_most(x, y)                   the larger; NaN loses

@@ -83,6 +83,15 @@ GK_FN void gk_mma4(float (*c)[4], float (*rest)[4], gk_left a, const gk_frag_b b
     GK_UNROLL for (int i = 0; i < 4; i++) gk_mma(c[i], a, b[i]);
 }
 
+/* gk_load_a from a tile with a row per term. Lane l names term l % 8 of the quarter l / 8: first and second chunk, and the same of the next eight terms. */
+GK_FN gk_frag_a gk_load_a_terms(GK_LOCAL_PTR const gk_raw16* tile, const int rows, int first, const int k)
+{
+    gk_frag_a a;
+    int l = gk_lid() % 32, term = 16 * k + l / 16 * 8 + l % 8;
+    GK_LDMATRIX(".trans", a.r[0], a.r[1], a.r[2], a.r[3], gk_local_address(tile + gk_chunk_at(term, first / 8 + l / 8 % 2, rows)));
+    return a;
+}
+
 /* Four right operands from terms 16 k ... and columns 8 j ... of a tile with a row per term. */
 GK_FN void gk_load_b_terms(gk_frag_b f[4], GK_LOCAL_PTR const gk_raw16* b, const int rows, const int k, const int j)
 {
@@ -162,3 +171,19 @@ GK_FN void gk_mm_terms_begin(float (*c)[4], const int n, const gk_frag_a* a, GK_
         gk_add_sums(c + j, all);
     }
 }
+
+#if GK_DTYPE != GK_F32
+GK_FN void gk_mm_tiles_by(float (*c)[4], const int n, GK_LOCAL_PTR const gk_raw16* a, const int arows, int first, const int at, const int terms,
+                          GK_LOCAL_PTR const gk_raw16* b, const int bt)
+{
+    gk_frag_b f[4];
+    GK_UNROLL for (int j = 0; j < n / 8; j += 4) {
+        GK_UNROLL for (int k = 0; k < terms / GK_FRAG_TERMS; k++) {
+            gk_frag_a left = at ? gk_load_a_terms(a, arows, first, k) : gk_load_a(a, arows, first, k);
+            if (bt) gk_load_b_terms(f, b, terms, k, j);
+            else gk_load_b_rows(f, b, n, k, j);
+            gk_mma4(c + j, c + j, left, f);
+        }
+    }
+}
+#endif

@@ -5,7 +5,7 @@
 
 typedef struct {
     GK_LOCAL_PTR const gk_raw16* tile;
-    int rows, first, k;
+    int rows, first, k, by_terms;
 } gk_frag_a;
 
 GK_FN void gk_copy16(GK_LOCAL_PTR gk_raw16* to, GK_GLOBAL const void* from, int exists)
@@ -26,7 +26,13 @@ GK_FN float gk_tile_number(GK_LOCAL_PTR const gk_raw16* tile, int rows, int row,
 GK_FN gk_frag_a gk_load_a(GK_LOCAL_PTR const gk_raw16* tile, const int rows, int first, int k)
 {
     gk_frag_a a;
-    a.tile = tile; a.rows = rows; a.first = first; a.k = k;
+    a.tile = tile; a.rows = rows; a.first = first; a.k = k; a.by_terms = 0;
+    return a;
+}
+GK_FN gk_frag_a gk_load_a_terms(GK_LOCAL_PTR const gk_raw16* tile, const int rows, int first, int k)
+{
+    gk_frag_a a = gk_load_a(tile, rows, first, k);
+    a.by_terms = 1;
     return a;
 }
 
@@ -38,8 +44,10 @@ GK_FN void gk_mm_step(float (*c)[4], const int n, gk_frag_a a, int k, GK_LOCAL_P
             int i = a.first + GK_FRAG_ROW(e), column = 8 * j + GK_FRAG_COL(e);
             float sum = 0.0f;
             for (int t = 0; t < GK_FRAG_TERMS; t++) {
+                int u = GK_FRAG_TERMS * a.k + t;
+                float x = a.by_terms ? gk_tile_number(a.tile, a.rows, u, i) : gk_tile_number(a.tile, a.rows, i, u);
                 float y = by_terms ? gk_tile_number(b, rows, GK_FRAG_TERMS * k + t, column) : gk_tile_number(b, rows, column, GK_FRAG_TERMS * k + t);
-                sum += gk_tile_number(a.tile, a.rows, i, GK_FRAG_TERMS * a.k + t) * y;
+                sum += x * y;
             }
             c[j][e] += sum;
         }
@@ -56,6 +64,15 @@ GK_FN void gk_mm_tiles_add(float (*c)[4], const int n, GK_LOCAL_PTR const gk_raw
                            GK_LOCAL_PTR const gk_raw16* b)
 {
     for (int k = 0; k < terms / GK_FRAG_TERMS; k++) gk_mm_step(c, n, gk_load_a(a, arows, first, k), k, b, n, 0);
+}
+
+GK_FN void gk_mm_tiles_by(float (*c)[4], const int n, GK_LOCAL_PTR const gk_raw16* a, const int arows, int first, const int at, const int terms,
+                          GK_LOCAL_PTR const gk_raw16* b, const int bt)
+{
+    for (int k = 0; k < terms / GK_FRAG_TERMS; k++) {
+        gk_frag_a left = at ? gk_load_a_terms(a, arows, first, k) : gk_load_a(a, arows, first, k);
+        gk_mm_step(c, n, left, k, b, bt ? terms : n, bt);
+    }
 }
 
 GK_FN void gk_mm_tiles_begin(float (*c)[4], const int n, GK_LOCAL_PTR const gk_raw16* a, const int arows, int first, const int terms,

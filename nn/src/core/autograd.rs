@@ -58,6 +58,25 @@ where
     behind(op, inputs, outputs, Arc::new(make()))
 }
 
+/// [`record`] for an operation with a fixed number of results.
+pub(crate) fn record_all<F, const N: usize>(
+    op: &'static str,
+    inputs: &[&Tensor],
+    outputs: [Tensor; N],
+    make: impl FnOnce() -> F,
+) -> [Tensor; N]
+where
+    F: Fn(&mut BackwardCtx<'_>) -> Result<()> + Send + Sync + 'static,
+{
+    hooks::op(op, inputs, &outputs);
+    if !tracked(inputs) {
+        return outputs;
+    }
+    let node = node(op, inputs, &outputs, Arc::new(make()));
+    let mut index = 0..;
+    outputs.map(|t| t.placed(&node, index.next().unwrap_or_default()))
+}
+
 /// `outputs` as those of a new node.
 fn behind(op: &'static str, inputs: &[&Tensor], outputs: Vec<Tensor>, f: Arc<Function>) -> Vec<Tensor> {
     let node = node(op, inputs, &outputs, f);
@@ -76,12 +95,8 @@ impl Tensor {
     where
         F: Fn(&mut BackwardCtx<'_>) -> Result<()> + Send + Sync + 'static,
     {
-        hooks::op(op, inputs, std::slice::from_ref(&self));
-        if !tracked(inputs) {
-            return self;
-        }
-        let node = node(op, inputs, std::slice::from_ref(&self), Arc::new(make()));
-        self.placed(&node, 0)
+        let [y] = record_all(op, inputs, [self], make);
+        y
     }
 }
 

@@ -1,8 +1,8 @@
 //! Matrix products.
 
 mod products;
+mod ragged;
 
-use trefoil::DType;
 use trefoil::ops::activation::Activation;
 use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo, Precision};
 
@@ -221,39 +221,6 @@ impl Tensor {
             }
         }))
     }
-
-    /// One weight per group of rows (the experts of a mixture): the rows `offsets[g] .. offsets[g + 1]` of this tensor `[total, K]` times
-    /// `b[g]`, b `[G, K, N]` or with `trans_b` `[G, N, K]`: `[total, N]`, floats. `offsets` is i32 `[G + 1]` and rises; rows that it does not
-    /// cover become 0, an offset beyond the rows is reported by the next call that waits. Nothing waits for the device, which alone knows
-    /// the sizes: the gradient of b therefore runs a product over all rows for each group ([`gemm_grouped`](Tensor::gemm_grouped) does
-    /// not, where the host knows the sizes). Source `F.grouped_mm`. Errors: `Invalid` for shapes and dtypes that do not fit.
-    pub fn gemm_ragged(&self, b: &Tensor, offsets: &Tensor, trans_b: bool) -> Result<Tensor> {
-        const OP: &str = "gemm_ragged";
-        same_device(OP, self, b)?;
-        same_device(OP, self, offsets)?;
-        if self.rank() != 2 || b.rank() != 3 {
-            let got = format!("shapes {:?} and {:?}", self.shape(), b.shape());
-            return Err(invalid(OP, "b", "x of rank 2 and b of rank 3", got));
-        }
-        let (x, b, offsets) = (self.contiguous()?, b.contiguous()?, offsets.detach().contiguous()?);
-        let y = ragged(&x, &b, &offsets, trans_b)?;
-        Ok(y.record(OP, &[&x, &b], || {
-            let [x, b, offsets] = [&x, &b, &offsets].map(Saved::new);
-            move |cx: &mut BackwardCtx<'_>| {
-                let dy = cx.dy()?.contiguous()?;
-                let offsets = offsets.get(cx)?.clone();
-                if cx.needs(0) {
-                    let dx = ragged(&dy, b.get(cx)?, &offsets, !trans_b)?;
-                    cx.give(0, dx)?;
-                }
-                if cx.needs(1) {
-                    let db = ragged_weights(&dy, x.get(cx)?, &offsets, b.any().shape(), trans_b)?;
-                    cx.give(1, db)?;
-                }
-                Ok(())
-            }
-        }))
-    }
 }
 
 /// The products of a list, outside of the graph.
@@ -269,36 +236,4 @@ fn grouped(p: &Gemm, a: &[&Tensor], b: &[&Tensor]) -> Result<Vec<Tensor>> {
     let mut yv = yo.iter().map(Operand::view_mut).collect::<Result<Vec<_>>>()?;
     device.gemm_grouped(p, &av, &bv, &mut yv)?;
     Ok(y)
-}
-
-/// [total, K] times b by groups of rows, outside of the graph.
-fn ragged(x: &Tensor, b: &Tensor, offsets: &Tensor, trans_b: bool) -> Result<Tensor> {
-    let y = x.like(&[x.shape()[0], b.shape()[if trans_b { 1 } else { 2 }]])?;
-    let [xo, bo, oo, yo] = [x, b, offsets, &y].map(Tensor::operand);
-    let p = Gemm::new().trans(false, trans_b);
-    y.device().gemm_ragged(&p, xo.view()?, bo.view()?, oo.view()?, yo.view_mut()?)?;
-    Ok(y)
-}
-
-/// The gradient of the weights of [`ragged`]: for each group, x^T dy (or its transpose) with the rows of the other groups set to 0.
-fn ragged_weights(
-    dy: &Tensor,
-    x: &Tensor,
-    offsets: &Tensor,
-    shape: &[usize],
-    trans_b: bool,
-) -> Result<Tensor> {
-    let db = x.like(shape)?;
-    let rows = Tensor::arange(x.device(), DType::I32, 0.0, 1.0, x.shape()[0])?;
-    // Behind how many offsets a row stands; group g has the number g + 1.
-    let group = offsets.search_sorted(&rows, true)?.unsqueeze(1)?;
-    for g in 0..shape[0] {
-        let own = dy.masked_fill(&group.ne_scalar(g as f64 + 1.0)?, 0.0)?;
-        let (a, b) = if trans_b { (&own, x) } else { (x, &own) };
-        let slice = db.select(0, g)?;
-        let (ao, bo, yo) = (a.operand(), b.operand(), slice.operand());
-        x.device()
-            .gemm(&Gemm::new().trans(true, false), GemmIo::new(ao.view()?, bo.view()?, yo.view_mut()?))?;
-    }
-    Ok(db)
 }

@@ -1,6 +1,7 @@
 //! Mixture of experts and products of many matrices: against loops over the experts and finite differences, on every device.
 
-use trefoil::ops::gemm::Gemm;
+use trefoil::ops::activation::Activation;
+use trefoil::ops::gemm::{Gemm, Precision};
 use trefoil::ops::moe::{MoeRouter, RouterScore};
 use trefoil_nn::{HostTensor, Result, Tensor};
 
@@ -114,6 +115,48 @@ fn products_by_groups_of_rows() {
     let (x, b) = (tensor(&cpu(), &[7, 4], 1), tensor(&cpu(), &[3, 5, 2], 2));
     let e = x.gemm_ragged(&b, &offsets().to_device(&cpu()).unwrap(), false).unwrap_err().to_string();
     assert!(e.contains("4 products"), "{e}");
+}
+
+#[test]
+fn linear_layers_by_groups_of_rows() {
+    use Activation::*;
+    let shapes: [&[usize]; 3] = [&[7, 4], &[3, 2, 4], &[3, 2]];
+    // Fused ones that save their input, their output and nothing, and one that is not fused.
+    for act in [Gelu, Sigmoid, Identity, Mish] {
+        everywhere(&format!("linear_ragged {act:?}"), &shapes, &[offsets()], same, |t, extra| {
+            t[0].linear_ragged(&t[1], Some(&t[2]), &extra[0], act)
+        });
+        let t: Vec<Tensor> = (1u64..).zip(shapes).map(|(i, s)| tensor(&cpu(), s, i)).collect();
+        let offsets = offsets().to_device(&cpu()).unwrap();
+        let y = t[0].linear_ragged(&t[1], Some(&t[2]), &offsets, act).unwrap();
+        for (row, group) in [(0, None), (1, Some(0)), (4, Some(2)), (6, None)] {
+            let x = t[0].narrow(0, row, 1).unwrap();
+            let want = group.map_or(vec![0.0; 2], |g| {
+                let (w, b) = (t[1].select(0, g).unwrap(), t[2].select(0, g).unwrap());
+                values(&x.linear(&w, Some(&b), act, Precision::Ieee).unwrap())
+            });
+            close(&values(&y.select(0, row).unwrap()), &want, 1e-12, &format!("{act:?}, row {row}"));
+        }
+    }
+}
+
+#[test]
+fn sums_of_outer_products_by_groups_of_rows() {
+    everywhere("gemm_ragged_sum", &[&[7, 4], &[7, 3]], &[offsets()], same, |t, extra| {
+        t[0].gemm_ragged_sum(&t[1], &extra[0])
+    });
+    let (x, y) = (tensor(&cpu(), &[7, 4], 1), tensor(&cpu(), &[7, 3], 2));
+    let offsets = offsets().to_device(&cpu()).unwrap();
+    let sums = x.gemm_ragged_sum(&y, &offsets).unwrap();
+    for (g, rows) in [(0, 1..3), (1, 3..3), (2, 3..6)] {
+        let part = |t: &Tensor| t.narrow(0, rows.start, rows.len()).unwrap();
+        let want = values(&part(&x).t().unwrap().matmul(&part(&y)).unwrap());
+        close(&values(&sums.select(0, g).unwrap()), &want, 1e-12, &format!("group {g}"));
+    }
+    let e = x.gemm_ragged_sum(&y.narrow(0, 0, 5).unwrap(), &offsets).unwrap_err().to_string();
+    assert!(e.contains("7 rows"), "{e}");
+    let e = x.gemm_ragged_sum(&y, &offsets.narrow(0, 0, 0).unwrap()).unwrap_err().to_string();
+    assert!(e.contains("offsets"), "{e}");
 }
 
 #[test]

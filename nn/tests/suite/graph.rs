@@ -37,6 +37,26 @@ fn agree(what: &str, got: &Tensor, want: &Tensor) {
 }
 
 #[test]
+fn rows_of_groups_and_rows_in_their_order() {
+    let of = |d: &Device| {
+        Groups::new(&Tensor::from_slice(d, &[2i64, 0, 2, 2, 0, 4, 4], &[7]).unwrap(), 5).unwrap()
+    };
+    everywhere_with("spread", &[&[5, 2, 3]], of, same, |t, groups| groups.spread(&t[0]));
+    everywhere_with("ordered", &[&[7, 3]], of, same, |t, groups| groups.ordered(&t[0]));
+    let (groups, x, rows) = (of(&cpu()), tensor(&cpu(), &[5, 3], 1), tensor(&cpu(), &[7, 3], 2));
+    agree("spread", &groups.spread(&x).unwrap(), &x.index_select(0, groups.index()).unwrap());
+    agree("ordered", &groups.ordered(&rows).unwrap(), &rows.index_select(0, groups.perm()).unwrap());
+    assert!(groups.spread(&rows).unwrap_err().to_string().contains("[5, ..]"));
+    assert!(groups.ordered(&x).unwrap_err().to_string().contains("[7, ..]"));
+    // Sources in the order of the targets 0, 0, 1, 1, 2, 2, 3, 5, 5 of the edges.
+    let sources = graph(&cpu());
+    let sources = sources.sources_by_dst().unwrap();
+    let by_target = graph(&cpu()).by_dst().perm().to_vec::<i64>().unwrap();
+    let want: Vec<i64> = by_target.iter().map(|&e| EDGES[e as usize]).collect();
+    assert_eq!(sources.index().to_vec::<i64>().unwrap(), want);
+}
+
+#[test]
 fn sparse_products() {
     let (d, g) = (cpu(), graph(&cpu()));
     let (x, w, b) = (tensor(&d, &[6, 3], 1), tensor(&d, &[9], 2), tensor(&d, &[3], 3));

@@ -49,6 +49,18 @@ fn check(what: &str, shapes: &[&[usize]], map: impl Fn(f64) -> f64, f: impl Fn(&
 }
 
 #[test]
+fn products_by_groups_of_rows() {
+    let offsets = Tensor::from_slice(&cpu(), &[1i32, 3, 3, 6], &[4]).unwrap();
+    for act in [Activation::Identity, Activation::Gelu] {
+        check(&format!("linear_ragged {act:?}"), &[&[7, 4], &[3, 2, 4], &[3, 2]], same, |t| {
+            t[0].linear_ragged(&t[1], Some(&t[2]), &offsets, act)
+        });
+    }
+    check("gemm_ragged", &[&[7, 4], &[3, 4, 2]], same, |t| t[0].gemm_ragged(&t[1], &offsets, false));
+    check("gemm_ragged_sum", &[&[7, 4], &[7, 3]], same, |t| t[0].gemm_ragged_sum(&t[1], &offsets));
+}
+
+#[test]
 fn unary_functions() {
     use Unary::*;
     let anywhere = [

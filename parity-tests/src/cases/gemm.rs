@@ -1,7 +1,7 @@
 //! Matrix products.
 
 use trefoil::ops::activation::Activation;
-use trefoil::ops::gemm::{Gemm, GemmAxis, GemmBwd, GemmIo};
+use trefoil::ops::gemm::{Gemm, GemmAxis, GemmBwd, GemmIo, GemmRagged, GemmRaggedBwd};
 use trefoil::{View, ViewMut};
 
 use super::Bound::{Derived, Product, Stored};
@@ -65,7 +65,46 @@ fn ragged(cx: &Cx<'_>) -> R {
     let p = plan(cx, &["trans_b"])?;
     let (a, b) = (cx.x("A")?, cx.x("B")?);
     let y = cx.out("C", a.dtype(), &[a.shape()[0], sides(&b, p.trans_b).1])?;
-    Ok(cx.gpu.gemm_ragged(&p, a, b, cx.x("offsets")?, y.m())?)
+    Ok(cx.gpu.gemm_ragged(&p, GemmRagged::new(a, b, cx.x("offsets")?, y.m()))?)
+}
+
+fn ragged_bias_act(cx: &Cx<'_>) -> R {
+    let p = plan(cx, &["trans_b"])?.act(act(cx)?);
+    let (a, b) = (cx.x("A")?, cx.x("B")?);
+    let shape = [a.shape()[0], sides(&b, p.trans_b).1];
+    let (y, z) = (cx.out("Y", a.dtype(), &shape)?, cx.out("Z", a.dtype(), &shape)?);
+    let mut io = GemmRagged::new(a, b, cx.x("offsets")?, y.m());
+    (io.bias, io.z) = (Some(cx.x("bias")?), Some(z.m()));
+    Ok(cx.gpu.gemm_ragged(&p, io)?)
+}
+
+fn ragged_backward(cx: &Cx<'_>) -> R {
+    let p = plan(cx, &["trans_b"])?;
+    let (dz, a, offsets) = (cx.x("dC")?, cx.x("A")?, cx.x("offsets")?);
+    let (k, n, groups) = (a.shape()[1], dz.shape()[1], offsets.shape()[0] - 1);
+    let [r, c] = if p.trans_b { [n, k] } else { [k, n] };
+    let db = cx.out("dB", a.dtype(), &[groups, r, c])?;
+    Ok(cx.gpu.gemm_ragged_bwd(&p, GemmRaggedBwd::new(dz, a, offsets, db.g()))?)
+}
+
+/// Rows in groups, a matrix for each, and where groups begin; the number of groups and of columns.
+fn draw_ragged(s: &mut Sample) -> (usize, usize) {
+    let mut rows = vec![s.below(40), 0, s.below(9), 1 + s.below(if s.small { 8 } else { 150 })];
+    if !s.small && s.below(4) == 0 {
+        // More groups than a kernel looks for its own among.
+        rows = (0..70).map(|_| s.below(4)).collect();
+    }
+    let (_, n, kk) = sizes(s);
+    // Rows of 16 bytes for every second case: what matrix cores take.
+    let (n, kk) = if s.coin() { (n.next_multiple_of(8), kk.next_multiple_of(8)) } else { (n, kk) };
+    let (total, groups, trans_b) = (rows.iter().sum(), rows.len(), s.coin());
+    s.put("A", &[total, kk], Any);
+    s.put("B", &if trans_b { [groups, n, kk] } else { [groups, kk, n] }, Any);
+    s.arg("trans_b", trans_b);
+    let mut offsets = vec![0];
+    rows.iter().for_each(|r| offsets.push(offsets[offsets.len() - 1] + *r as i64));
+    s.ints("offsets", trefoil::DType::I32, &[groups + 1], &offsets);
+    (groups, n)
 }
 
 fn column(v: View<'_>) -> R<View<'_>> {
@@ -100,6 +139,10 @@ fn syrk(cx: &Cx<'_>) -> R {
     io.c = cx.opt("C");
     Ok(cx.gpu.gemm(&p, io)?)
 }
+
+/// The activations of epilogues, by the names of [`act`].
+const ACTIVATIONS: [&str; 9] =
+    ["none", "relu", "leaky_relu", "gelu", "gelu_tanh", "sigmoid", "tanh", "swish", "hardswish"];
 
 fn act(cx: &Cx<'_>) -> R<Activation> {
     Ok(match cx.s("act")?.as_str() {
@@ -321,23 +364,35 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         k("gemm_grouped_ragged", "G3", "A, B, offsets:i32", "trans_b=false", "C", &["gemm_ragged"], ragged)
             .bound(Product)
             .sample(|s| {
-                let rows = [s.below(40), 0, s.below(9), 1 + s.below(if s.small { 8 } else { 150 })];
-                let (_, n, kk) = sizes(s);
-                // Rows of 16 bytes for every second case: what matrix cores take.
-                let (n, kk) =
-                    if s.coin() { (n.next_multiple_of(8), kk.next_multiple_of(8)) } else { (n, kk) };
-                let (total, trans_b) = (rows.iter().sum(), s.coin());
-                s.put("A", &[total, kk], Any);
-                s.put("B", &if trans_b { [4, n, kk] } else { [4, kk, n] }, Any);
-                s.arg("trans_b", trans_b);
-                let mut at = 0;
-                let mut offsets = vec![0];
-                for r in rows {
-                    at += r as i64;
-                    offsets.push(at);
-                }
-                s.ints("offsets", trefoil::DType::I32, &[5], &offsets);
+                draw_ragged(s);
             }),
+        k(
+            "gemm_grouped_ragged_backward",
+            "G3",
+            "dC, A, offsets:i32",
+            "trans_b=false",
+            "dB",
+            &["gemm_ragged_bwd"],
+            ragged_backward,
+        )
+        .bound(Product)
+        .grad_of("gemm_grouped_ragged"),
+        k(
+            "gemm_ragged_bias_act",
+            "G3",
+            "A, B, bias, offsets:i32",
+            "act=\"gelu\", trans_b=false",
+            "Y, Z",
+            &["gemm_ragged"],
+            ragged_bias_act,
+        )
+        .bound(Derived)
+        .sample(|s| {
+            let (groups, n) = draw_ragged(s);
+            s.put("bias", &[groups, n], Any);
+            let act = ACTIVATIONS[s.below(ACTIVATIONS.len())];
+            s.arg("act", act);
+        }),
         k("gemv", "G4", "A, x, [y]", "alpha=1.0, beta=0.0, trans_a=false", "y", &["gemm"], gemv)
             .bound(Product)
             .sample(|s| {
@@ -385,9 +440,7 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             }
             s.arg("trans_b", tb);
             s.arg("preact", true);
-            let acts =
-                ["none", "relu", "leaky_relu", "gelu", "gelu_tanh", "sigmoid", "tanh", "swish", "hardswish"];
-            let act = acts[s.below(9)];
+            let act = ACTIVATIONS[s.below(ACTIVATIONS.len())];
             s.arg("act", act);
         }),
         k(

@@ -34,7 +34,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use parity_tests::backends;
 use trefoil::ops::activation::{Activation, Saved};
 use trefoil::ops::elementwise::{Binary, Ternary, Unary};
-use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo};
+use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo, GemmRagged, GemmRaggedBwd};
 use trefoil::ops::index::ScatterReduce;
 use trefoil::ops::loss::{CrossEntropy, CrossEntropyBwd, CrossEntropyFwd, Loss, LossFwd, Reduction};
 use trefoil::ops::optimizer::{
@@ -365,7 +365,25 @@ fn gemm(t: &mut Bed<'_>) {
     });
     let off = t.ids(&[0, 3]);
     t.refuse("ragged offsets of i64", &[&y], |g| {
-        g.gemm_ragged(&p, a34, sh(&b, &[1, 4, 5]), off.view(), out(&y, &[3, 5]))
+        g.gemm_ragged(&p, GemmRagged::new(a34, sh(&b, &[1, 4, 5]), off.view(), out(&y, &[3, 5])))
+    });
+    let groups = t.gpu.upload(&[0i32, 3]).expect("a small upload");
+    t.refuse("a ragged bias of another size", &[&y], |g| {
+        let mut io = GemmRagged::new(a34, sh(&b, &[1, 4, 5]), groups.view(), out(&y, &[3, 5]));
+        io.bias = Some(sh(&a, &[3, 4]));
+        g.gemm_ragged(&p, io)
+    });
+    t.refuse("a ragged activation without fused form", &[&y], |g| {
+        let io = GemmRagged::new(a34, sh(&b, &[1, 4, 5]), groups.view(), out(&y, &[3, 5]));
+        g.gemm_ragged(&p.act(Activation::Mish), io)
+    });
+    t.refuse("a ragged gradient with other rows", &[&b], |g| {
+        let db = out(&b, &[1, 4, 5]).grad(false);
+        g.gemm_ragged_bwd(&p, GemmRaggedBwd::new(sh(&y, &[5, 3]), a34, groups.view(), db))
+    });
+    t.refuse("a ragged gradient of another shape", &[&b], |g| {
+        let db = out(&b, &[1, 5, 4]).grad(false);
+        g.gemm_ragged_bwd(&p, GemmRaggedBwd::new(sh(&y, &[3, 5]), a34, groups.view(), db))
     });
     t.refuse("gradient of gelu without its saved tensor", &[&a], |g| {
         let io = GemmBwd::new(sh(&y, &[3, 5]), a34, b45).dbias(out(&a, &[12]).range(0, 5)?);

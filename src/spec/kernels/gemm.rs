@@ -55,23 +55,6 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `gemm_ragged`.
-    GemmRaggedArgs {
-        a: In("gk_t"),
-        b: In("gk_t"),
-        offsets: In("int"),
-        y: Out("gk_o"),
-        err: Out("int"),
-        size: Dims,
-        sa: Dims,
-        sb: Dims,
-        sy: Dims,
-        alpha: Real,
-        code: I32,
-    }
-}
-
-kernel_args! {
     /// Arguments of `gemm_repitch`.
     GemmRepitchArgs {
         x: In("gk_t"),
@@ -85,17 +68,77 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `gemm_ragged_matrix`.
+    /// Arguments of `gemm_ragged`, `gemm_ragged_by_group`.
+    GemmRaggedArgs {
+        a: In("gk_t"),
+        b: In("gk_t"),
+        offsets: In("int"),
+        bias: In("gk_t"),
+        y: Out("gk_o"),
+        z: Out("gk_o"),
+        err: Out("int"),
+        size: Dims,
+        sa: Dims,
+        sb: Dims,
+        sv: Dims,
+        sy: Dims,
+        sz: Dims,
+        alpha: Real,
+        act: I32,
+        p: Real,
+        code: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `gemm_ragged_bwd`, `gemm_ragged_bwd_by_group`.
+    GemmRaggedBwdArgs {
+        p: In("gk_t"),
+        q: In("gk_t"),
+        offsets: In("int"),
+        d: Out("gk_o"),
+        err: Out("int"),
+        size: Dims,
+        sp: Dims,
+        sq: Dims,
+        sd: Dims,
+        alpha: Real,
+        accumulate: I32,
+        code: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `gemm_ragged_matrix`, `gemm_ragged_matrix_terms`.
     GemmRaggedMatrixArgs {
         a: In("gk_t"),
         b: In("gk_t"),
         offsets: In("int"),
+        bias: In("gk_t"),
         y: Out("gk_t"),
+        z: Out("gk_t"),
         err: Out("int"),
         size: Dims,
         steps: Dims,
         alpha: Real,
-        by_terms: I32,
+        act: I32,
+        p: Real,
+        code: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `gemm_ragged_bwd_matrix`.
+    GemmRaggedBwdMatrixArgs {
+        p: In("gk_t"),
+        q: In("gk_t"),
+        offsets: In("int"),
+        d: Out("gk_t"),
+        err: Out("int"),
+        size: Dims,
+        steps: Dims,
+        alpha: Real,
+        accumulate: I32,
         code: I32,
     }
 }
@@ -106,7 +149,12 @@ kernel_table! {
     GEMM_TILE64: GemmTileArgs = "gemm/gemm.c" "gemm_tile64" [(FLOATS64, OUTPUTS)];
     GEMM_SKINNY: GemmTileArgs = "gemm/gemm.c" "gemm_skinny" [(FLOATS64, OUTPUTS)];
     GEMM_FINISH: GemmFinishArgs = "gemm/gemm.c" "gemm_finish" [(FLOATS64, OUTPUTS)];
-    GEMM_RAGGED: GemmRaggedArgs = "gemm/gemm.c" "gemm_ragged" [(FLOATS64, OUTPUTS)];
     GEMM_REPITCH: GemmRepitchArgs = "gemm/pad.c" "gemm_repitch" [(FLOATS, &[])];
-    GEMM_RAGGED_MATRIX: GemmRaggedMatrixArgs = "gemm/ragged.c" "gemm_ragged_matrix" [(HALVES, &[])];
+    GEMM_RAGGED: GemmRaggedArgs = "gemm/ragged.c" "gemm_ragged" [(FLOATS64, OUTPUTS)];
+    GEMM_RAGGED_BY_GROUP: GemmRaggedArgs = "gemm/ragged.c" "gemm_ragged_by_group" [(FLOATS64, OUTPUTS)];
+    GEMM_RAGGED_BWD: GemmRaggedBwdArgs = "gemm/ragged_bwd.c" "gemm_ragged_bwd" [(FLOATS64, &[])];
+    GEMM_RAGGED_BWD_BY_GROUP: GemmRaggedBwdArgs = "gemm/ragged_bwd.c" "gemm_ragged_bwd_by_group" [(FLOATS64, &[])];
+    GEMM_RAGGED_MATRIX: GemmRaggedMatrixArgs = "gemm/ragged_matrix.c" "gemm_ragged_matrix" [(HALVES, &[])];
+    GEMM_RAGGED_MATRIX_TERMS: GemmRaggedMatrixArgs = "gemm/ragged_matrix.c" "gemm_ragged_matrix_terms" [(HALVES, &[])];
+    GEMM_RAGGED_BWD_MATRIX: GemmRaggedBwdMatrixArgs = "gemm/ragged_matrix.c" "gemm_ragged_bwd_matrix" [(HALVES, &[])];
 }

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Also time, beside each case, a copy that moves as many bytes as the case must, and say what part of its speed the case reaches
     #[arg(long)]
     copy: bool,
-    /// Also say, below each training step, which operations (on a GPU: which kernels) its time goes to
+    /// Also say, below each training step and layer, which operations (on a GPU: which kernels) its time goes to
     #[arg(long)]
     profile: bool,
     /// Seconds to spend on each measurement, about
@@ -153,6 +153,9 @@ fn show(c: &Case, d: &Device, a: &Args, out: &mut dyn Write) -> Result<Value> {
             row.write_text(out, c.id(), a.copy)?;
             if a.profile && train::OPERATIONS.contains(&c.op()) {
                 report::profile(out, &train::prepare(c, d)?.profile(d, 10)?, 10)?;
+            } else if a.profile && c.op() == layer::OPERATION {
+                let [_, mut both] = layer::prepare(c, d)?;
+                report::profile(out, &both.profile(d, 10)?, 10)?;
             }
             return Ok(row.json());
         }

@@ -5,7 +5,7 @@ use trefoil::ops::field::{
     ProjectGaussians, ProjectGaussiansBwd, Projection, RasterizeGaussians, RasterizeGaussiansBwd,
 };
 
-use crate::core::autograd::{BackwardCtx, Saved, out, record};
+use crate::core::autograd::{BackwardCtx, Saved, out, record_all};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, same_device};
 
@@ -31,12 +31,6 @@ pub struct GaussianImage {
     pub image: Tensor,
     /// What is left of the light `[H, W]`: a background shows through by this much.
     pub transmittance: Tensor,
-}
-
-/// As many outputs as an operation has.
-fn exactly<const N: usize>(op: &'static str, outputs: Vec<Tensor>) -> Result<[Tensor; N]> {
-    <[Tensor; N]>::try_from(outputs)
-        .map_err(|o| invalid(op, "outputs", format!("{N} outputs"), format!("{}", o.len())))
 }
 
 /// The number of Gaussians of a tensor `[N, ..]`.
@@ -85,11 +79,10 @@ impl Tensor {
             means.device().project_gaussians(p, io)?;
         }
         let inputs = [&means, &cov];
-        let outputs = record(OP, &inputs, vec![centers, conics, depths], || {
+        let [centers, conics, depths] = record_all(OP, &inputs, [centers, conics, depths], || {
             let saved = [&means, &cov, &view, &camera, &radii].map(Saved::new);
             move |cx: &mut BackwardCtx<'_>| project_bwd(cx, p, &saved)
         });
-        let [centers, conics, depths] = exactly(OP, outputs)?;
         Ok(ProjectedGaussians { centers, conics, depths, radii, size: [p.height, p.width] })
     }
 }
@@ -149,12 +142,11 @@ impl ProjectedGaussians {
             );
             image.device().rasterize_gaussians(io)?;
         }
-        let outputs = record(OP, &inputs.each_ref(), vec![image, left], || {
+        let [image, transmittance] = record_all(OP, &inputs.each_ref(), [image, left], || {
             let (saved, order) = (inputs.each_ref().map(Saved::new), [&depths, &radii].map(Saved::new));
             let shape = [height, width, channels];
             move |cx: &mut BackwardCtx<'_>| rasterize_bwd(cx, &shape, &saved, &order)
         });
-        let [image, transmittance] = exactly(OP, outputs)?;
         Ok(GaussianImage { image, transmittance })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use once_cell::sync::OnceCell;
 use trefoil::DType;
 use trefoil::ops::graph::{Csr, CsrIo, EdgeGroups, GroupBwd, GroupIo, GroupReduce};
 
@@ -17,6 +18,8 @@ struct Lists {
     size: usize,
     rowptr: Tensor,
     perm: Tensor,
+    /// Where `perm` has each position; made when it is first asked for.
+    inverse: OnceCell<Tensor>,
     col: Option<Tensor>,
 }
 
@@ -69,7 +72,8 @@ impl Groups {
         (csr.col, csr.out_col) = (view(&oo)?, view_mut(&co)?);
         (csr.rowptr, csr.perm) = (Some(ro.view_mut()?), Some(po.view_mut()?));
         device.csr(Csr::FromCoo, csr)?;
-        Ok(Groups { lists: Arc::new(Lists { index, size, rowptr, perm, col }) })
+        let inverse = OnceCell::new();
+        Ok(Groups { lists: Arc::new(Lists { index, size, rowptr, perm, inverse, col }) })
     }
 
     /// The group of each position, `[n]`.
@@ -103,9 +107,64 @@ impl Groups {
         &self.lists.perm
     }
 
+    /// Where [`perm`](Groups::perm) has each position, `[n]`.
+    fn inverse(&self) -> Result<&Tensor> {
+        self.lists.inverse.get_or_try_init(|| {
+            let perm = self.perm();
+            let places = Tensor::arange(perm.device(), perm.dtype(), 0.0, 1.0, perm.numel())?;
+            perm.index_copy(0, perm, &places)
+        })
+    }
+
     /// The other ends of edges by group.
     pub(super) fn col(&self) -> Option<&Tensor> {
         self.lists.col.as_ref()
+    }
+
+    /// What each position has of its group: x `[size, ..] -> [n, ..]`. The gradient is the sum of each group's, by the sorted lists, in an order that
+    /// does not change. Source `x[index]`, DGL's `copy_u`. Errors: `Invalid` for another number of rows.
+    pub fn spread(&self, x: &Tensor) -> Result<Tensor> {
+        const OP: &str = "spread";
+        same_device(OP, x, self.index())?;
+        if x.shape().first() != Some(&self.size()) {
+            return Err(invalid(
+                OP,
+                "x",
+                format!("shape [{}, ..]", self.size()),
+                format!("shape {:?}", x.shape()),
+            ));
+        }
+        let y = x.detach().index_select(0, self.index())?;
+        Ok(y.record(OP, &[x], || {
+            let groups = self.clone();
+            move |cx: &mut BackwardCtx<'_>| {
+                let dy = cx.dy()?;
+                if cx.needs(0) { cx.give(0, dy.group_reduce(GroupReduce::Sum, 0, &groups)?) } else { Ok(()) }
+            }
+        }))
+    }
+
+    /// The rows of x `[n, ..]` in the order of the groups ([`perm`](Groups::perm)). Source `x[perm]`. Errors: `Invalid` for another number of rows.
+    pub fn ordered(&self, x: &Tensor) -> Result<Tensor> {
+        const OP: &str = "ordered";
+        same_device(OP, x, self.index())?;
+        if x.shape().first() != Some(&self.len()) {
+            return Err(invalid(
+                OP,
+                "x",
+                format!("shape [{}, ..]", self.len()),
+                format!("shape {:?}", x.shape()),
+            ));
+        }
+        let y = x.detach().index_select(0, self.perm())?;
+        Ok(y.record(OP, &[x], || {
+            let groups = self.clone();
+            move |cx: &mut BackwardCtx<'_>| {
+                let dy = cx.dy()?;
+                // Each row goes back to where it came from.
+                if cx.needs(0) { cx.give(0, dy.index_select(0, groups.inverse()?)?) } else { Ok(()) }
+            }
+        }))
     }
 
     /// Number of positions of each group, i64 `[size]`. `torch.bincount`.

@@ -28,6 +28,8 @@ struct Lists {
     by_dst: Groups,
     /// CSR by source, whose entries point to those of the CSR by target; made when a sparse product is first differentiated.
     transpose: OnceCell<[Tensor; 3]>,
+    /// The sources of the edges in the order of their targets; made when they are first asked for.
+    sources: OnceCell<Groups>,
     /// The same edges with one self-loop for each node; made when it is first asked for.
     looped: OnceCell<Looped>,
     /// The graph of each source node, where it is not one graph.
@@ -100,6 +102,7 @@ impl Graph {
             by_src,
             by_dst,
             transpose: OnceCell::new(),
+            sources: OnceCell::new(),
             looped: OnceCell::new(),
             batch,
             single: OnceCell::new(),
@@ -175,6 +178,7 @@ impl Graph {
             by_src: l.by_src.clone(),
             by_dst: l.by_dst.clone(),
             transpose: l.transpose.clone(),
+            sources: l.sources.clone(),
             looped: OnceCell::new(),
             batch: Some(batch.clone()),
             single: OnceCell::new(),
@@ -268,6 +272,7 @@ impl Graph {
             by_src: l.by_dst.clone(),
             by_dst: l.by_src.clone(),
             transpose: OnceCell::new(),
+            sources: OnceCell::new(),
             looped: OnceCell::new(),
             batch: l.batch.clone().filter(|_| square),
             single: OnceCell::new(),
@@ -310,6 +315,14 @@ impl Graph {
             return Err(invalid(op, arg, expected, format!("shape {:?}", t.shape())));
         }
         Ok(())
+    }
+
+    /// The sources of the edges in the order of their targets, that of [`by_dst`](Graph::by_dst): made when they are first asked for.
+    pub fn sources_by_dst(&self) -> Result<&Groups> {
+        self.lists.sources.get_or_try_init(|| {
+            let sources = self.src().index_select(0, self.by_dst().perm())?;
+            Groups::build(sources, self.num_src(), None)
+        })
     }
 
     /// Where the graph with self-loops is kept.

@@ -4,8 +4,8 @@ use trefoil::DType;
 use trefoil::ops::linalg::Eigh;
 
 use super::{check_info, sides};
-use crate::core::autograd::{BackwardCtx, Saved, record};
-use crate::core::error::{Result, invalid};
+use crate::core::autograd::{BackwardCtx, Saved, record_all};
+use crate::core::error::Result;
 use crate::core::tensor::Tensor;
 
 /// The symmetric part of V (diag(dw) + V^T dV / (w_j - w_i)) V^T (Giles, "An extended collection of matrix derivative results", 2008).
@@ -52,7 +52,7 @@ impl Tensor {
         let operands = Eigh::new(ao.view()?, wo.view_mut()?, io.view_mut()?).v(vo.view_mut()?);
         a.device().eigh(upper, operands)?;
         let plain = [w.clone(), v.clone()];
-        let outputs = record(OP, &[&a], vec![w, v], || {
+        let [w, v] = record_all(OP, &[&a], [w, v], || {
             let [w, v] = plain.each_ref().map(Saved::new);
             move |cx: &mut BackwardCtx<'_>| {
                 let (w, v) = (w.output(cx, 0)?, v.output(cx, 1)?);
@@ -62,8 +62,6 @@ impl Tensor {
                 }
             }
         });
-        let [w, v] = <[Tensor; 2]>::try_from(outputs)
-            .map_err(|o| invalid(OP, "outputs", "two outputs", format!("{}", o.len())))?;
         Ok((w, v, info))
     }
 

@@ -3,8 +3,8 @@
 use trefoil::ops::linalg::{Qr, Triangular};
 
 use super::{sides, with_one_batch};
-use crate::core::autograd::{BackwardCtx, Saved, record};
-use crate::core::error::{Result, invalid};
+use crate::core::autograd::{BackwardCtx, Saved, record_all};
+use crate::core::error::Result;
 use crate::core::tensor::{Tensor, same_device};
 
 /// dA = (dQ + Q M) R^-T, with M the symmetric matrix that has the lower triangle of R dR^T - dQ^T Q (Walter and Lehmann, "Algorithmic
@@ -43,7 +43,7 @@ impl Tensor {
         let (ao, qo, ro) = (a.operand(), q.operand(), r.operand());
         a.device().qr(Qr::new(ao.view()?, ro.view_mut()?).q(qo.view_mut()?))?;
         let plain = [q.clone(), r.clone()];
-        let outputs = record(OP, &[&a], vec![q, r], || {
+        let [q, r] = record_all(OP, &[&a], [q, r], || {
             let [q, r] = plain.each_ref().map(Saved::new);
             move |cx: &mut BackwardCtx<'_>| {
                 let (q, r) = (q.output(cx, 0)?, r.output(cx, 1)?);
@@ -53,8 +53,6 @@ impl Tensor {
                 }
             }
         });
-        let [q, r] = <[Tensor; 2]>::try_from(outputs)
-            .map_err(|o| invalid(OP, "outputs", "two outputs", format!("{}", o.len())))?;
         Ok((q, r))
     }
 

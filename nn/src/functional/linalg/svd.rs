@@ -4,8 +4,8 @@ use trefoil::DType;
 use trefoil::ops::linalg::Svd;
 
 use super::{check_info, sides};
-use crate::core::autograd::{BackwardCtx, Saved, record};
-use crate::core::error::{Result, invalid};
+use crate::core::autograd::{BackwardCtx, Saved, record_all};
+use crate::core::error::Result;
 use crate::core::tensor::Tensor;
 
 /// X - X^T over s_j^2 - s_i^2.
@@ -77,7 +77,7 @@ impl Tensor {
         let operands = Svd::new(ao.view()?, so.view_mut()?, io.view_mut()?);
         a.device().svd(operands.u(uo.view_mut()?).vh(vo.view_mut()?))?;
         let plain = [u.clone(), s.clone(), vh.clone()];
-        let outputs = record(OP, &[&a], vec![u, s, vh], || {
+        let [u, s, vh] = record_all(OP, &[&a], [u, s, vh], || {
             let saved = plain.each_ref().map(Saved::new);
             move |cx: &mut BackwardCtx<'_>| {
                 let [u, s, vh] = &saved;
@@ -89,8 +89,6 @@ impl Tensor {
                 }
             }
         });
-        let [u, s, vh] = <[Tensor; 3]>::try_from(outputs)
-            .map_err(|o| invalid(OP, "outputs", "three outputs", format!("{}", o.len())))?;
         Ok((u, s, vh, info))
     }
 

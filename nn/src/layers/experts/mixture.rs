@@ -217,17 +217,17 @@ impl MixtureOfExperts {
 
     /// Equal experts on the tokens that each of them got.
     fn grouped(&self, experts: &Mlps, x: &Tensor, mut routing: MoeRouting) -> Result<Tensor> {
-        let rows = routing.perm.numel();
-        let of = routing.ids.reshape(&[rows])?.index_select(0, &routing.perm)?;
         if let Some(slots) = self.slots(x.shape()[0]) {
             // What stands beyond the slots of its expert counts 0.
+            let rows = routing.perm.numel();
+            let of = routing.ids.reshape(&[rows])?.index_select(0, &routing.perm)?;
             let place = Tensor::arange(x.device(), DType::I32, 0.0, 1.0, rows)?
                 .sub(&routing.offsets.index_select(0, &of)?)?;
             let kept = place.lt_scalar(slots as f64)?.to_dtype(x.dtype())?;
             let kept = kept.zeros_like()?.index_copy(0, &routing.perm, &kept)?;
             routing.weights = routing.weights.mul(&kept.reshape(routing.weights.shape())?)?;
         }
-        experts.apply(&x.moe_permute(&routing)?, &routing, &of)?.moe_unpermute(&routing)
+        experts.apply(&x.moe_permute(&routing)?, &routing)?.moe_unpermute(&routing)
     }
 
     /// Layers of any kind on all tokens, with weights of 0 where they were not chosen.

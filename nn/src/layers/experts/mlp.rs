@@ -58,13 +58,10 @@ impl Linears {
         Ok(Linears { weight, bias })
     }
 
-    /// Rows `[A, in]` in the order of the experts, row i being one of expert `of[i]`.
-    fn apply(&self, x: &Tensor, routing: &MoeRouting, of: &Tensor) -> Result<Tensor> {
-        let y = x.gemm_ragged(&self.weight.get(), &routing.offsets, true)?;
-        match &self.bias {
-            Some(b) => y.add(&b.get().index_select(0, of)?),
-            None => Ok(y),
-        }
+    /// act(x W_e^T + b_e) for the rows `[A, in]` of each expert e, in their order.
+    fn apply(&self, x: &Tensor, routing: &MoeRouting, act: Activation) -> Result<Tensor> {
+        let bias = self.bias.as_ref().map(Param::get);
+        x.linear_ragged(&self.weight.get(), bias.as_ref(), &routing.offsets, act)
     }
 }
 
@@ -94,10 +91,10 @@ impl Mlps {
     }
 
     /// All experts on their rows `[A, in]` at once.
-    pub(super) fn apply(&self, x: &Tensor, routing: &MoeRouting, of: &Tensor) -> Result<Tensor> {
-        let h = self.first.apply(x, routing, of)?.activation(self.act)?;
+    pub(super) fn apply(&self, x: &Tensor, routing: &MoeRouting) -> Result<Tensor> {
+        let h = self.first.apply(x, routing, self.act)?;
         match &self.second {
-            Some(second) => second.apply(&h, routing, of),
+            Some(second) => second.apply(&h, routing, Activation::Identity),
             None => Ok(h),
         }
     }

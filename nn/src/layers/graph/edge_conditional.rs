@@ -1,5 +1,6 @@
 //! Edge-conditioned convolution.
 
+use trefoil::DType;
 use trefoil::ops::activation::Activation;
 use trefoil::ops::gemm::Precision;
 use trefoil::ops::graph::{Message, MessageReduce};
@@ -22,9 +23,9 @@ const OP: &str = "EdgeConditionalConvolutional";
 /// State: `nn.0.weight [hidden, edge_features]`, `nn.0.bias [hidden]`, `nn.2.weight [in * out, hidden]`, `nn.2.bias [in * out]` and
 /// `lin.weight [out, in]` as in [`Dense`](crate::layers::Dense), `bias [out]` = 0.
 ///
-/// The matrices Theta_e are not formed. With h_e the hidden features of an edge, x_j Theta_e = sum over k of h_ek (x_j W2_k), so that edges
-/// only weigh rows of nodes: memory grows with N * hidden * min(in, out) in place of E * in * out, and the product with W2 is one of
-/// nodes, not of edges.
+/// The matrices Theta_e are not formed. With h_e the hidden features of an edge, the messages into a node are the product of W2 with the
+/// sum over its edges of the outer products h_e x_j^T: memory grows with N * hidden * in in place of E * in * out, and the product with W2
+/// is one of nodes, not of edges. Hooks of `nn.0` see the edges in the order of their targets.
 #[derive(Debug)]
 pub struct EdgeConditionalConvolutional {
     cx: InitContext,
@@ -109,7 +110,9 @@ impl EdgeConditionalConvolutional {
     pub fn forward_on(&self, graph: &Graph, x: &Tensor, edge_attr: &Tensor) -> Result<Tensor> {
         check_features(OP, x, graph, self.sizes[0])?;
         check_edge_attr(OP, edge_attr, graph, self.sizes[2])?;
-        let hidden = hooks::layer("nn.0", &self.hidden, edge_attr)?;
+        // Edges in the order of their targets, so that those into a node are a group of rows.
+        let edge_attr = graph.by_dst().ordered(edge_attr)?;
+        let hidden = hooks::layer("nn.0", &self.hidden, &edge_attr)?;
         let mut y = hooks::call("nn.2", &self.theta, &[x, &hidden], || {
             nodes_first(x, |x| self.messages(graph, x, &hidden))
         })?;
@@ -122,33 +125,34 @@ impl EdgeConditionalConvolutional {
         y.activation(self.act)
     }
 
-    /// The messages x_j Theta_e, combined: x `[N, in]` or `[N, B, in]`, hidden `[E, H] -> [N, out]` or `[N, B, out]`.
+    /// The messages x_j Theta_e, combined: x `[N, in]` or `[N, B, in]`, hidden `[E, H]` in the order of the edges' targets -> `[N, out]` or
+    /// `[N, B, out]`.
     fn messages(&self, graph: &Graph, x: &Tensor, hidden: &Tensor) -> Result<Tensor> {
         let [inputs, outputs, _] = self.sizes;
         let (weight, bias) = weight_and_bias(OP, &self.theta)?;
-        // The bias is one more column of the weight, whose factor is 1.
-        let weight = Tensor::concat(1, &[&weight, &bias.unsqueeze(1)?])?;
-        let ones = Tensor::ones(hidden.device(), hidden.dtype(), &[graph.num_edges(), 1])?;
-        let factors = Tensor::concat(1, &[hidden, &ones])?;
         let (n, samples) = (x.shape()[0], if x.rank() == 3 { x.shape()[1] } else { 1 });
-        let terms = factors.shape()[1];
-        let weight = weight.reshape(&[inputs, outputs, terms])?;
-        let rows = x.reshape(&[n, samples, inputs])?;
+        let lead = x.shape()[..x.rank() - 1].to_vec();
+        let (terms, edges) = (hidden.shape()[1], graph.by_dst());
+        let offsets = edges.rowptr().to_dtype(DType::I32)?;
+        let x = x.reshape(&[n, samples * inputs])?;
+        let rows = graph.sources_by_dst()?.spread(&x)?;
         let multiply = |x: &Tensor, w: &Tensor| x.linear(w, None, Activation::Identity, Precision::Ieee);
-        let combine = |rows: &Tensor| {
-            graph.message_passing(Message::UMulE, self.aggregator, Some(rows), Some(&factors))
+        // Per node the sum of h_e x_j^T, then its product with the weight; the bias has a factor of 1 for h_e.
+        let sums = hidden.gemm_ragged_sum(&rows, &offsets)?;
+        let sums = sums.reshape(&[n, terms, samples, inputs])?.transpose(1, 2)?.flatten(2, 3)?;
+        let weight = weight.reshape(&[inputs, outputs, terms])?.permute(&[1, 2, 0])?;
+        let y = multiply(&sums, &weight.reshape(&[outputs, terms * inputs])?)?;
+        let plain = graph.message_passing(Message::CopyU, MessageReduce::Sum, Some(&x), None)?;
+        let plain = plain.reshape(&[n, samples, inputs])?;
+        let y = y.add(&multiply(&plain, &bias.reshape(&[inputs, outputs])?.t()?)?)?;
+        let y = match self.aggregator {
+            MessageReduce::Mean => {
+                let degree = edges.counts()?.to_dtype(y.dtype())?.clamp(Some(1.0), None)?;
+                y.div(&degree.reshape(&[n, 1, 1])?)?
+            }
+            _ => y,
         };
-        // The product with the weight comes first where it makes rows shorter.
-        let y = if outputs <= inputs {
-            let weight = weight.permute(&[2, 1, 0])?.reshape(&[terms * outputs, inputs])?;
-            let products = multiply(&rows, &weight)?.reshape(&[n, samples, terms, outputs])?;
-            combine(&products.transpose(1, 2)?)?.sum_axes(&[1], false)?
-        } else {
-            let sums = combine(&rows.unsqueeze(1)?.expand(&[n, terms, samples, inputs])?)?;
-            let weight = weight.permute(&[1, 2, 0])?.reshape(&[outputs, terms * inputs])?;
-            multiply(&sums.transpose(1, 2)?.flatten(2, 3)?, &weight)?
-        };
-        y.reshape(&[&x.shape()[..x.rank() - 1], &[outputs]].concat())
+        y.reshape(&[&lead[..], &[outputs]].concat())
     }
 }
 

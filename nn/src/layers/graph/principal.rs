@@ -290,10 +290,10 @@ fn pre_name(i: usize) -> String {
 
 /// The standard deviation of each group, 0 where the variance is too small.
 fn deviation(x: &Tensor, groups: &Groups) -> Result<Tensor> {
-    // The variance does not change with the mean, since deviations from it add up to 0: no gradient flows through it.
-    let mean = x.detach().group_reduce(GroupReduce::Mean, 0, groups)?;
-    let off = x.sub(&mean.index_select(0, groups.index())?)?;
-    let variance = off.square()?.group_reduce(GroupReduce::Mean, 0, groups)?;
+    // Inside the root, for the gradient of equal messages; far below what counts, and taken away again.
+    const EPS: f64 = 1e-12;
+    let std = x.group_reduce(GroupReduce::Std { correction: 0, eps: EPS }, 0, groups)?;
+    let variance = std.square()?.sub_scalar(EPS)?;
     let small = variance.detach().le_scalar(LEAST_VARIANCE)?;
     variance.clamp(Some(LEAST_VARIANCE), None)?.sqrt()?.masked_fill(&small, 0.0)
 }

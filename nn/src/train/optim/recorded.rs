@@ -211,8 +211,6 @@ impl Hook for RecordedStep {
 fn write(memory: &Tensor, numbers: &[f64]) -> Result<()> {
     match memory.dtype() {
         DType::F64 => memory.write_bytes(bytemuck::cast_slice(numbers)),
-        _ => {
-            memory.write_bytes(bytemuck::cast_slice(&limits::collect(numbers.iter().map(|&x| x as f32))?))
-        }
+        _ => memory.write_bytes(bytemuck::cast_slice(&limits::collect(numbers.iter().map(|&x| x as f32))?)),
     }
 }

@@ -184,12 +184,12 @@ impl Notes {
     }
 
     /// Whether results have the precision that the problem asks for, and repeat. `transforms`: f32 products may be computed by Fourier and Winograd
-    /// transforms, whose errors are as large as the largest values nearby, and which spread a NaN.
-    pub(super) fn allowed(self, engine: i64, p: &VendorConvProblem, transforms: bool) -> bool {
+    /// transforms, whose errors are as large as the largest values nearby, and which spread a NaN. `atomics`: results need not repeat.
+    pub(super) fn allowed(self, engine: i64, p: &VendorConvProblem, transforms: bool, atomics: bool) -> bool {
         let (single, strict) = (p.dtype == DType::F32, p.dtype == DType::F32 && !p.tf32);
         let direct = !(single && transforms);
         let refused = [
-            (Note::CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, true),
+            (Note::CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, !atomics),
             (Note::CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION, true),
             (Note::CUDNN_NUMERICAL_NOTE_FFT, direct),
             (Note::CUDNN_NUMERICAL_NOTE_WINOGRAD, direct),

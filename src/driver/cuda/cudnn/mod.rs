@@ -37,7 +37,7 @@ const VAR: &str = "TREFOIL_CUDNN_LIB";
 const TUNE_VAR: &str = "TREFOIL_CUDNN_TUNE";
 /// Allows transforms for f32.
 const TRANSFORMS_VAR: &str = "TREFOIL_CUDNN_TRANSFORMS";
-/// Allows gradients of attention that do not repeat bit by bit.
+/// Allows gradients that do not repeat bit by bit.
 const ATOMICS_VAR: &str = "TREFOIL_CUDNN_ATOMICS";
 /// The version that is known.
 const MAJOR: usize = 9;
@@ -76,7 +76,7 @@ pub(super) struct Cudnn {
     tune: bool,
     /// Whether f32 products may be computed by Fourier and Winograd transforms.
     transforms: bool,
-    /// Whether gradients of attention may be summed by atomic additions.
+    /// Whether gradients may be summed by atomic additions.
     atomics: bool,
     version: usize,
     /// Also held while the handle's stream is set and work is queued.
@@ -225,7 +225,8 @@ impl Cudnn {
             if ways.len() == most {
                 break;
             }
-            let allowed = |(notes, engine): (Notes, i64)| notes.allowed(engine, p, self.transforms);
+            let allowed =
+                |(notes, engine): (Notes, i64)| notes.allowed(engine, p, self.transforms, self.atomics);
             let way = Notes::of(&config).and_then(|found| match allowed(found) {
                 true => Way::new(self.handle, config, found).map(Some),
                 false => Ok(None),

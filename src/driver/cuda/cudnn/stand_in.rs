@@ -300,14 +300,16 @@ fn the_first_kernel_that_is_allowed_runs() {
     let notes: Vec<_> = configs.iter().map(|c| Notes::of(c).unwrap()).collect();
     assert_eq!(notes.iter().map(|n| n.1).collect::<Vec<_>>(), [100, 101, 102]);
     let allowed = |p: &VendorConvProblem| -> Vec<bool> {
-        notes.iter().map(|&(notes, engine)| notes.allowed(engine, p, false)).collect()
+        notes.iter().map(|&(notes, engine)| notes.allowed(engine, p, false, false)).collect()
     };
     assert_eq!(allowed(&p), [false, false, true]);
     assert_eq!(allowed(&VendorConvProblem { tf32: true, ..p }), [false, true, true]);
     assert_eq!(allowed(&VendorConvProblem { dtype: DType::F16, ..p }), [false, true, true]);
+    // What adds atomically may be asked for.
+    assert!(notes[0].0.allowed(notes[0].1, &p, false, true));
     // Sums in 16 bits.
     let half = VendorConvProblem { dtype: DType::F16, pass: ConvPass::Input, ..p };
-    assert!(!notes[2].0.allowed(2, &half, false) && notes[2].0.allowed(2, &p, false));
+    assert!(!notes[2].0.allowed(2, &half, false, false) && notes[2].0.allowed(2, &p, false, false));
     let config = configs.into_iter().nth(2).unwrap();
     let way = Way::new(HANDLE, config, notes[2]).unwrap();
     assert_eq!((way.workspace, way.engine), (4096, 102));

@@ -207,7 +207,7 @@ fn every_kernel_that_is_allowed_is_accurate() {
                 let off = done.map(|()| error(&p, &case.output(&d, s, &p), &want));
                 // SAFETY: the output was waited for.
                 unsafe { d.free(scratch) };
-                let allowed = way.notes.allowed(way.engine, &p, false);
+                let allowed = way.notes.allowed(way.engine, &p, false, false);
                 let line = format!(
                     "{:?} {} tf32 {} x {:?} w {:?}: engine {} {:?} workspace {} allowed {allowed}: {off:?}",
                     p.pass, p.dtype, p.tf32, p.x.extents, p.w.extents, way.engine, way.notes, way.workspace

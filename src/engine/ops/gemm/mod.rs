@@ -1,16 +1,17 @@
 //! Matrix products: one description of a product, and the kernels or the vendor library that serve it.
 
 mod plan;
+mod ragged;
 #[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 
-use self::plan::{GemmPlan, GemmProblem, RaggedProblem, SKINNY, Tile, tiling};
+use self::plan::{GemmPlan, GemmProblem, SKINNY, Tile, tiling};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::{DimsArg, Ptr, RawMem};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::blas::BlasAnswer;
-use crate::engine::launch::{Grid, LANES, aligned16, code_of_op, dims, pow2};
+use crate::engine::launch::{Grid, LANES, aligned16, dims, pow2};
 use crate::error::Result;
 use crate::ops::core::Choice;
 use crate::ops::gemm::*;
@@ -351,12 +352,6 @@ impl Engine {
         self.explain_problem(op, &q.problem(&self.vendor_plan(op, &q)))
     }
 
-    /// The variant that serves eight groups of 4096 rows in all with matrices of 1024 x 1024 in bf16.
-    pub(crate) fn explain_ragged(&self, op: &'static str) -> Result<Choice> {
-        let e = Extents { batch: 8, m: 4096, n: 1024, k: 1024 };
-        self.explain_problem(op, &RaggedProblem { e, dtype: DType::Bf16, same_dtype: true, aligned: true })
-    }
-
     /// Sum over the batches of alpha A B into one matrix.
     fn batch_sum(&self, op: &'static str, p: &Gemm, q: Product, accumulate: bool) -> Result<()> {
         let e = q.e;
@@ -514,105 +509,11 @@ impl GemmOps for Engine {
         products.iter().try_for_each(|q| self.product(op, q))
     }
 
-    fn gemm_ragged(
-        &self,
-        p: &Gemm,
-        a: View<'_>,
-        b: View<'_>,
-        offsets: View<'_>,
-        y: ViewMut<'_>,
-    ) -> Result<()> {
-        let op = "gemm_ragged";
-        let e = check_gemm_ragged(p, &a, &b, &offsets, &y)?;
-        let (v, dt) = (y.as_view(), a.dtype());
-        for (arg, v) in [("a", &a), ("b", &b), ("offsets", &offsets), ("y", &v)] {
-            self.check_owner(op, arg, v)?;
-        }
-        let (ta, ty) = (MatrixOperand::new(&a, steps(&a, false)), MatrixOperand::new(&v, steps(&v, false)));
-        let mut tb = MatrixOperand::new(&b, steps(&b, p.trans_b));
-        tb.steps[2] = b.layout().strides()[0];
-        let ragged = Ragged { p, e, dtype: dt, out: v.dtype(), a: ta, b: tb, y: ty };
-        let plan = self.plan(op, &ragged.problem())?;
-        let offsets = self.arg_in(&offsets);
-        if plan.matrix_cores {
-            self.launch(
-                &GEMM_RAGGED_MATRIX,
-                dt,
-                "",
-                plan.grid,
-                &ragged.matrix_args(offsets, self.arg_error()),
-            )
-        } else {
-            let (op, args) = ragged.portable_args(offsets, self.arg_error());
-            self.launch(&GEMM_RAGGED, dt, op, plan.grid, &args)
-        }
-    }
-}
-
-/// A product of `gemm_ragged`.
-struct Ragged<'a> {
-    p: &'a Gemm,
-    /// `batch` is the number of groups.
-    e: Extents,
-    dtype: DType,
-    out: DType,
-    a: MatrixOperand,
-    b: MatrixOperand,
-    y: MatrixOperand,
-}
-
-impl Ragged<'_> {
-    /// Steps of B from row to row and from group to group as it lies in memory, and whether its rows are the columns of a term.
-    fn rows_of_b(&self) -> ([usize; 2], bool) {
-        let [r, c, group] = self.b.steps;
-        let by_terms = c == 1;
-        ([if by_terms { r } else { c }, group], by_terms)
+    fn gemm_ragged(&self, p: &Gemm, io: GemmRagged<'_>) -> Result<()> {
+        self.ragged_product(p, io)
     }
 
-    fn problem(&self) -> RaggedProblem {
-        let (Ragged { e, dtype, a, b, y, .. }, ([row, group], by_terms)) = (self, self.rows_of_b());
-        let whole = |n: usize| (n * dtype.size()).is_multiple_of(16);
-        let inner = a.steps[1] == 1 && y.steps[1] == 1 && (by_terms || b.steps[0] == 1);
-        let rows = [a.steps[0], row, group, y.steps[0], e.n, e.k].into_iter().all(whole);
-        let aligned = a.aligned && b.aligned && y.aligned && inner && rows;
-        RaggedProblem { e: *e, dtype: *dtype, same_dtype: self.out == *dtype, aligned }
-    }
-
-    fn matrix_args(&self, offsets: Ptr, err: Ptr) -> GemmRaggedMatrixArgs {
-        let (e, ([row, group], by_terms)) = (self.e, self.rows_of_b());
-        GemmRaggedMatrixArgs {
-            a: self.a.arg(),
-            b: self.b.arg(),
-            offsets,
-            y: self.y.arg(),
-            err,
-            size: dims([e.m, e.n, e.k, e.batch]),
-            steps: dims([self.a.steps[0], row, group, self.y.steps[0]]),
-            alpha: self.p.alpha,
-            by_terms: i32::from(by_terms),
-            code: code_of_op("gemm_ragged"),
-        }
-    }
-
-    /// Arguments of the portable kernel, and its function.
-    fn portable_args(&self, offsets: Ptr, err: Ptr) -> (&'static str, GemmRaggedArgs) {
-        let (e, dt) = (self.e, self.dtype);
-        // Groups start at any row: a load along the rows would not be aligned.
-        let a = MatrixOperand { aligned: self.a.aligned && self.a.steps[1] == 1, ..self.a };
-        let q = Product::plain(self.p, e, dt, a, self.b, (self.y, self.out), 0.0);
-        let args = GemmRaggedArgs {
-            a: a.arg(),
-            b: self.b.arg(),
-            offsets,
-            y: self.y.arg(),
-            err,
-            size: q.size(1, 0),
-            sa: a.side(e.m, e.k, dt),
-            sb: self.b.transposed().side(e.n, e.k, dt),
-            sy: self.y.dims(),
-            alpha: self.p.alpha,
-            code: code_of_op("gemm_ragged"),
-        };
-        (q.op(), args)
+    fn gemm_ragged_bwd(&self, p: &Gemm, io: GemmRaggedBwd<'_>) -> Result<()> {
+        self.ragged_gradient(p, io)
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::device::Caps;
 use crate::dtype::DType;
-use crate::engine::launch::Grid;
 use crate::engine::plan::{PORTABLE, Problem, Reason, Variant};
 use crate::ops::gemm::Extents;
 
@@ -70,9 +69,8 @@ pub(crate) fn tiling(e: Extents, dtype: DType, caps: &Caps) -> (Tile, usize) {
     if caps.is_cpu || blocks * 2 > want || e.k < 256 {
         return (tile, 1);
     }
-    // A thin product over a long k has no other blocks than these.
-    let most = if tile == Tile::Skinny { 512 } else { 64 };
-    (tile, want.div_ceil(blocks.max(1)).min(e.k / 128).min(most))
+    // A small product over a long k has no other blocks than these.
+    (tile, want.div_ceil(blocks.max(1)).min(e.k / 128).min(512))
 }
 
 impl GemmProblem<'_> {
@@ -118,82 +116,10 @@ impl Problem for GemmProblem<'_> {
     }
 }
 
-/// Rows and columns of a tile of `gemm/ragged.c`, and of the portable kernel, and terms of a stage.
-const RAGGED_SIDE: usize = 128;
-const RAGGED_PORTABLE_SIDE: usize = 64;
-const RAGGED_TERMS: usize = 64;
-
-/// A product of runs of rows with matrices of their own; `e.batch` is the number of groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct RaggedProblem {
-    pub(crate) e: Extents,
-    pub(crate) dtype: DType,
-    /// Whether results have the type of the operands.
-    pub(crate) same_dtype: bool,
-    /// Whether rows of all operands are whole items of 16 bytes at multiples of 16 bytes.
-    pub(crate) aligned: bool,
-}
-
-/// How it runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RaggedPlan {
-    pub(crate) matrix_cores: bool,
-    pub(crate) grid: Grid,
-}
-
-impl RaggedProblem {
-    /// Tiles of this many rows and columns for any partition: every group, and the rows before and after all groups, can leave one incomplete.
-    fn tiles(&self, side: usize) -> usize {
-        let e = self.e;
-        e.n.div_ceil(side).saturating_mul(e.m.div_ceil(side).saturating_add(e.batch + 1))
-    }
-
-    fn matrix(&self, caps: &Caps) -> Result<RaggedPlan, Reason> {
-        if !matches!(self.dtype, DType::F16 | DType::Bf16) || !self.same_dtype {
-            return Err("operands and results are not all f16 or all bf16".into());
-        }
-        if !self.aligned {
-            return Err("rows are no whole items of 16 bytes at multiples of 16 bytes".into());
-        }
-        // As many stages as `gemm/ragged.c` has.
-        let stages = if caps.matrix_cores { 3 } else { 2 };
-        let local = 2 * stages * RAGGED_SIDE * RAGGED_TERMS * self.dtype.size();
-        if local > caps.shared_bytes as usize {
-            return Err(format!("it needs {local} bytes of local memory, of {}", caps.shared_bytes).into());
-        }
-        let grid = Grid::BlocksWithLocal([self.tiles(RAGGED_SIDE), 1, 1], local);
-        Ok(RaggedPlan { matrix_cores: true, grid })
-    }
-}
-
-impl Problem for RaggedProblem {
-    type Plan = RaggedPlan;
-
-    const VARIANTS: &'static [Variant] = &[
-        Variant { name: "matrix_cores", source: "kernels/common/gemm/ragged.c" },
-        Variant { name: PORTABLE, source: SOURCE },
-    ];
-
-    fn plan(&self, variant: usize, caps: &Caps) -> Result<RaggedPlan, Reason> {
-        match variant {
-            0 => self.matrix(caps),
-            _ => {
-                let grid = Grid::Blocks([self.tiles(RAGGED_PORTABLE_SIDE), 1, 1]);
-                Ok(RaggedPlan { matrix_cores: false, grid })
-            }
-        }
-    }
-
-    /// Without matrix cores the portable kernel has more of its sums in registers.
-    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
-        variant > 0 || caps.matrix_cores
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::geometry::tests::{chosen, cpu, gpu};
+    use crate::engine::geometry::tests::{cpu, gpu};
 
     fn problem(m: usize, n: usize, k: usize) -> GemmProblem<'static> {
         let e = Extents { batch: 1, m, n, k };
@@ -206,7 +132,7 @@ mod tests {
         let tiles = |tile, splits| Ok(GemmPlan::Tiles { tile, splits });
         assert_eq!(problem(4096, 4096, 4096).plan(1, &gpu), tiles(Tile::Square128, 1));
         assert_eq!(problem(512, 512, 512).plan(1, &gpu), tiles(Tile::Square64, 4));
-        assert_eq!(problem(64, 64, 1 << 20).plan(1, &gpu), tiles(Tile::Square64, 64));
+        assert_eq!(problem(64, 64, 1 << 20).plan(1, &gpu), tiles(Tile::Square64, 264));
         assert_eq!(problem(16, 4096, 4096).plan(1, &gpu), tiles(Tile::Skinny, 32));
         assert_eq!(problem(4096, 16, 4096).plan(1, &gpu), tiles(Tile::Skinny, 32));
         assert_eq!(problem(16, 4096, 4096).plan(1, &cpu), tiles(Tile::Square64, 1));
@@ -236,26 +162,5 @@ mod tests {
         assert!(p.plan(5, &gpu).is_err_and(|e| e.contains("below 64")));
         let split = GemmPlan::Tiles { tile: Tile::Square64, splits: 2 };
         assert_eq!(problem(128, 128, 64).plan(5, &gpu), Ok(split));
-    }
-
-    #[test]
-    fn ragged_products_run_on_matrix_cores() {
-        let hopper = Caps { matrix_cores: true, shared_bytes: 227 << 10, ..gpu() };
-        let e = Extents { batch: 8, m: 1000, n: 200, k: 64 };
-        let p = RaggedProblem { e, dtype: DType::Bf16, same_dtype: true, aligned: true };
-        assert_eq!((chosen(&p, &hopper), chosen(&p, &gpu())), ("matrix_cores", "portable"));
-        let grid = Grid::BlocksWithLocal([2 * (8 + 9), 1, 1], 96 << 10);
-        assert_eq!(p.plan(0, &hopper), Ok(RaggedPlan { matrix_cores: true, grid }));
-        let grid = Grid::Blocks([4 * (16 + 9), 1, 1]);
-        assert_eq!(p.plan(1, &hopper), Ok(RaggedPlan { matrix_cores: false, grid }));
-        let small = Caps { shared_bytes: 48 << 10, ..hopper.clone() };
-        assert_eq!(chosen(&p, &small), "portable");
-        for other in [
-            RaggedProblem { dtype: DType::F32, ..p },
-            RaggedProblem { same_dtype: false, ..p },
-            RaggedProblem { aligned: false, ..p },
-        ] {
-            assert_eq!(chosen(&other, &hopper), "portable", "{other:?}");
-        }
     }
 }

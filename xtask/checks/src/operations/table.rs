@@ -127,7 +127,9 @@ pub(super) const ROWS: &[Row] = &[
     // Matrix products.
     row("gemm", "`torch.matmul`, `torch.addmm`, `F.linear`, ...", "`Tensor::matmul`, `Tensor::linear`"),
     row("gemm_grouped", "", "`Tensor::gemm_grouped`").gradient("gemm_grouped"),
-    row("gemm_ragged", "`F.grouped_mm`", "`Tensor::gemm_ragged`").gradient("gemm_ragged, gemm"),
+    row("gemm_ragged", "`F.grouped_mm`", "`Tensor::gemm_ragged`, `Tensor::linear_ragged`")
+        .gradient("gemm_ragged, gemm_ragged_bwd, segment_reduce"),
+    row("gemm_ragged_bwd", "`F.grouped_mm` of two matrices", "`Tensor::gemm_ragged_sum`").gradient("gemm_ragged"),
     row("quantize", "", "`Tensor::quantize`, `Tensor::fake_quantize`"),
     row("dequantize", "", "`Tensor::dequantize`"),
     row("gemm_quantized", "", "`Tensor::linear_quantized`"),
