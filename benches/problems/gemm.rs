@@ -131,17 +131,8 @@ pub(super) const PROBLEMS: &[Problem] = &[
             g.gemm_grouped(&Gemm::new(), &x, &w, &mut out)
         })
     }),
-    problem("gemm_ragged", "eight_groups", F32_BF16, |cx, dt| {
-        let (s, groups) = (cx.side(), 8);
-        let k = s / 4;
-        let (x, w, mut y) = (cx.normal(dt, s * k)?, cx.normal(dt, groups * k * k)?, cx.empty(dt, s * k)?);
-        let offsets = even(cx, groups, s)?;
-        flops(2 * s * k * k, move |g| {
-            let w = w.shaped(&[groups, k, k])?;
-            let io = GemmRagged::new(x.shaped(&[s, k])?, w, offsets.view(), y.shaped_mut(&[s, k])?);
-            g.gemm_ragged(&Gemm::new(), io)
-        })
-    }),
+    problem("gemm_ragged", "eight_groups", F32_BF16, |cx, dt| eight_groups(cx, dt, false)),
+    problem("gemm_ragged", "eight_groups_transposed", F32_BF16, |cx, dt| eight_groups(cx, dt, true)),
     problem("gemm_ragged", "groups_of_ten", F32, |cx, dt| {
         let rows = cx.pick(640, 6_400, 204_800);
         let (groups, k, n) = (rows / 10, 16, 64);
@@ -165,7 +156,32 @@ pub(super) const PROBLEMS: &[Problem] = &[
             g.gemm_ragged_bwd(&Gemm::new(), io)
         })
     }),
+    problem("gemm_ragged_bwd", "groups_of_ten", F32, |cx, dt| {
+        let rows = cx.pick(640, 6_400, 204_800);
+        let (groups, k, n) = (rows / 10, 64, 16);
+        let (x, dz, mut dw) =
+            (cx.normal(dt, rows * k)?, cx.normal(dt, rows * n)?, cx.empty(dt, groups * k * n)?);
+        let offsets = even(cx, groups, rows)?;
+        flops(2 * rows * k * n, move |g| {
+            let dw = dw.shaped_mut(&[groups, k, n])?.grad(false);
+            let io = GemmRaggedBwd::new(dz.shaped(&[rows, n])?, x.shaped(&[rows, k])?, offsets.view(), dw);
+            g.gemm_ragged_bwd(&Gemm::new(), io)
+        })
+    }),
 ];
+
+/// As many rows as a side for eight groups, with square matrices that are stored as they are or transposed.
+fn eight_groups(cx: &Context<'_>, dt: DType, trans_b: bool) -> Result<Prepared> {
+    let (s, groups) = (cx.side(), 8);
+    let k = s / 4;
+    let (x, w, mut y) = (cx.normal(dt, s * k)?, cx.normal(dt, groups * k * k)?, cx.empty(dt, s * k)?);
+    let offsets = even(cx, groups, s)?;
+    flops(2 * s * k * k, move |g| {
+        let w = w.shaped(&[groups, k, k])?;
+        let io = GemmRagged::new(x.shaped(&[s, k])?, w, offsets.view(), y.shaped_mut(&[s, k])?);
+        g.gemm_ragged(&Gemm::new().trans(false, trans_b), io)
+    })
+}
 
 /// Offsets of equal groups of rows.
 fn even(cx: &Context<'_>, groups: usize, rows: usize) -> Result<Buffer> {

@@ -95,8 +95,8 @@ fn draw_ragged(s: &mut Sample) -> (usize, usize) {
         rows = (0..70).map(|_| s.below(4)).collect();
     }
     let (_, n, kk) = sizes(s);
-    // Rows of 16 bytes for every second case: what matrix cores take.
-    let (n, kk) = if s.coin() { (n.next_multiple_of(8), kk.next_multiple_of(8)) } else { (n, kk) };
+    // Rows of 16 bytes for most cases: what matrix cores take.
+    let (n, kk) = if s.below(4) > 0 { (n.next_multiple_of(8), kk.next_multiple_of(8)) } else { (n, kk) };
     let (total, groups, trans_b) = (rows.iter().sum(), rows.len(), s.coin());
     s.put("A", &[total, kk], Any);
     s.put("B", &if trans_b { [groups, n, kk] } else { [groups, kk, n] }, Any);
