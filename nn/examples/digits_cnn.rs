@@ -33,7 +33,7 @@ fn main() -> Outcome {
 
     let optimizer = mixed(Optimizer::adamw(&model, 1e-3, 0.01)?, dtype)?;
     let objective = Objective::Classify(CrossEntropyLoss::default());
-    let steady = Steady::new(&device, 1437 / 64 + 1);
+    let steady = Steady::of_epochs(&device, 1437_u64.div_ceil(64));
     let mut trainer = Trainer::new(&model, optimizer, objective, &device, options(15, 64))?.callback(&steady);
     let report = trainer.fit(&train, Some(&test), &mut show)?;
     steady.finish();

@@ -38,7 +38,7 @@ fn main() -> Outcome {
     let schedule = Schedule::Cosine { total: epochs * steps, min: 0.0 };
     let optimizer = Optimizer::adamw(&model, 3e-3, 0.01)?;
     let objective = Objective::Classify(CrossEntropyLoss::default());
-    let steady = Steady::new(&device, steps + 1);
+    let steady = Steady::of_epochs(&device, steps);
     let mut trainer = Trainer::new(
         &model,
         optimizer,

@@ -37,7 +37,7 @@ fn main() -> Outcome {
     let steps = train.len().div_ceil(batch) as u64;
     let schedule = Schedule::Cosine { total: epochs * steps, min: 0.0 };
     let options = TrainOptions { schedule, ..options(epochs, batch) };
-    let (optimizer, steady) = (Optimizer::adamw(&model, 1e-3, 0.01)?, Steady::new(&device, steps + 1));
+    let (optimizer, steady) = (Optimizer::adamw(&model, 1e-3, 0.01)?, Steady::of_epochs(&device, steps));
     let objective = Objective::Classify(CrossEntropyLoss::default());
     let mut trainer = Trainer::new(&model, optimizer, objective, &device, options)?.callback(&steady);
     let train = ResidentSource::new(&train, &device, DType::F32)?;

@@ -51,7 +51,7 @@ fn main() -> Outcome {
     let optimizer = Optimizer::adam(&model, 5e-3)?;
     let objective = Objective::Classify(CrossEntropyLoss::default());
     let (epochs, batch) = (8, 128);
-    let steady = Steady::new(&device, 1437_u64.div_ceil(batch as u64) + 1);
+    let steady = Steady::of_epochs(&device, 1437_u64.div_ceil(batch as u64));
     let mut trainer =
         Trainer::new(&model, optimizer, objective, &device, options(epochs, batch))?.callback(&steady);
     let report = trainer.fit(&train, Some(&test), &mut |s| !s.epoch.is_multiple_of(2) || show(s))?;

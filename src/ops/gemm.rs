@@ -197,12 +197,14 @@ op_family! {
         fn gemm_bwd(&self, p: &Gemm, io: GemmBwd<'_>) -> Result<()>;
         /// `Ys[i] = alpha op(As[i]) op(Bs[i])` for a list of problems; only `alpha`, the transposes and the precision are used.
         fn gemm_grouped(&self, p: &Gemm, a: &[View<'_>], b: &[View<'_>], y: &mut [ViewMut<'_>]) -> Result<()>;
-        /// A matrix per group of rows: Y[r] = act(alpha A[r] op(B[g]) + bias[g]) for the rows offsets[g] <= r < offsets[g + 1] of group g. Rows of no
-        /// group become 0. Of `p` only `alpha`, `trans_b`, the activation and the precision are used. An offset that is negative, beyond the
-        /// rows or below its predecessor is `IndexOutOfRange`, and the rows beside it are not specified. Oracle `F.grouped_mm`, a loop of products.
+        /// A matrix per group of rows: `Y[r] = act(alpha A[r] op(B[g]) + bias[g])` for the rows `offsets[g] <= r < offsets[g + 1]` of group g. Rows
+        /// of no group become 0. Of `p` only `alpha`, `trans_b`, the activation and the precision are used. An offset that is negative, beyond
+        /// the rows or below its predecessor is `IndexOutOfRange`, and the rows beside it are not specified. Oracle `F.grouped_mm`, a loop of
+        /// products.
         fn gemm_ragged(&self, p: &Gemm, io: GemmRagged<'_>) -> Result<()>;
-        /// Gradient of B: dB[g] = alpha A_g^T dZ_g over the rows of group g (its transpose with `trans_b`), 0 for a group without rows. The gradient of
-        /// A is `gemm_ragged` of dZ with `trans_b` turned, that of the bias the sums of dZ over groups (`ScanOps::segment_reduce`).
+        /// Gradient of B: `dB[g] = alpha A_g^T dZ_g` over the rows of group g (its transpose with `trans_b`), 0 for a group without rows. The
+        /// gradient of A is `gemm_ragged` of dZ with `trans_b` turned, that of the bias the sums of dZ over groups
+        /// ([`ScanOps::segment_reduce`](crate::ops::scan::ScanOps::segment_reduce)).
         fn gemm_ragged_bwd(&self, p: &Gemm, io: GemmRaggedBwd<'_>) -> Result<()>;
     }
 }

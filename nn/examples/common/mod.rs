@@ -89,6 +89,12 @@ impl Steady {
         Steady { device: device.clone(), warm, steps, before, proven, uploading }
     }
 
+    /// Of a trainer with so many batches an epoch, the last of which may be smaller: batches of each size run as plain calls in the first two epochs,
+    /// and are recorded in the third, which takes memory.
+    pub(crate) fn of_epochs(device: &Device, batches: u64) -> Self {
+        Steady::new(device, 3 * batches + 1)
+    }
+
     /// Called after every step. Panics if the step since the last call did what it should not.
     pub(crate) fn step(&self) {
         let now = self.device.counters();

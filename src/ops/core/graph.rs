@@ -68,7 +68,8 @@ pub trait BackendGraph: Send + Sync + fmt::Debug {
     fn info(&self) -> &GraphInfo;
 }
 
-/// A recorded sequence of calls, from [`CaptureOps::capture_calls`] or [`BackendExt::capture`](crate::BackendExt::capture).
+/// A recorded sequence of calls, from [`CaptureOps::capture_calls`](super::CaptureOps::capture_calls) or
+/// [`BackendExt::capture`](crate::BackendExt::capture).
 ///
 /// It reserves the memory that was allocated while it was recorded, also where the buffers are gone, and keeps buffers alive that were made before and
 /// used in it. It can be replayed as often as wanted; the memory goes back to the handle's pool with the graph and the last buffer of the recording.

@@ -84,7 +84,7 @@ op_family! {
     /// those beyond are moved to the border, where they have no gradient; one that is NaN gives NaN and adds nothing to the gradient of what it
     /// reads. Deterministic. Errors: `Invalid` for shapes, dtypes, parameters out of range, overlap.
     pub trait FieldOps : Field => FIELD_OPS {
-        /// y[p, l F..(l + 1) F] = the features of the 2^D corners of the cell of level l that holds x[p], mixed linearly; x [P, D] for D = 2 or 3,
+        /// y[p, l F..(l + 1) F] = the features of the 2^D corners of the cell of level l that holds x\[p\], mixed linearly; x [P, D] for D = 2 or 3,
         /// table [L, T, F], y [P, L F]. Along an axis level l has N = floor(base growth^l) cells, at most 2^24; N x is the place among them. Corner
         /// (i, j, k) has row i + j (N + 1) + k (N + 1)^2 where a level's (N + 1)^D corners fit T rows, else (i ^ 2654435761 j ^ 805459861 k) mod T in
         /// 32 bits. Source Müller et al. (2022): Instant Neural Graphics Primitives.
@@ -92,13 +92,13 @@ op_family! {
         /// Gradients of [`FieldOps::hash_grid_encode`]. A row of the table gets the sum over all corners that it serves, in the order of their
         /// positions; x gets N times the differences of the corners, of the upper cell where it lies between two.
         fn hash_grid_encode_bwd(&self, p: HashGrid, io: HashGridBwd<'_>) -> Result<()>;
-        /// y[p] = the features of the eight corners of a cell, mixed linearly: grid [D, H, W, C], points [P, 3] as (x, y, z), y [P, C]. Along an axis
+        /// y\[p\] = the features of the eight corners of a cell, mixed linearly: grid [D, H, W, C], points [P, 3] as (x, y, z), y [P, C]. Along an axis
         /// 0 is the first corner and 1 the last. Oracle `F.grid_sample(grid.permute(3, 0, 1, 2)[None], 2 * points - 1, align_corners=True,
         /// padding_mode="border")`.
         fn trilinear_interpolate(&self, grid: View<'_>, points: View<'_>, y: ViewMut<'_>) -> Result<()>;
         /// Gradients of [`FieldOps::trilinear_interpolate`], as of [`FieldOps::hash_grid_encode_bwd`].
         fn trilinear_interpolate_bwd(&self, io: TrilinearBwd<'_>) -> Result<()>;
-        /// y[p, c] = sum over k of Y_k(directions[p]) coefficients[p, c, k]: directions [P, 3] of length 1, coefficients [P, C, K] with K = (d + 1)^2
+        /// y[p, c] = sum over k of Y_k(directions\[p\]) coefficients[p, c, k]: directions [P, 3] of length 1, coefficients [P, C, K] with K = (d + 1)^2
         /// for degree d of 0 to 4, y [P, C]. The real basis with the phase (-1)^m, by l, then m from -l to l; of other directions r the solid
         /// harmonics |r|^l Y. Source PlenOctrees (Yu et al., 2021).
         fn spherical_harmonics(&self, directions: View<'_>, coefficients: View<'_>, y: ViewMut<'_>) -> Result<()>;

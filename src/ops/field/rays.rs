@@ -20,9 +20,9 @@ io_struct! {
         pub t: Option<View<'a>>,
         /// What is seen, [R, C].
         pub y: ViewMut<'a>,
-        /// Sum of the weights [R].
+        /// Sum of the weights \[R\].
         pub opacity: Option<ViewMut<'a>>,
-        /// Sum of the weights times the distances [R]; with `t` alone.
+        /// Sum of the weights times the distances \[R\]; with `t` alone.
         pub depth: Option<ViewMut<'a>>,
         /// Weights [R, S].
         pub weights: Option<ViewMut<'a>>,
@@ -64,7 +64,7 @@ op_family! {
     /// Rays through a volume: f32, f16, bf16, f64, operands of one dtype, contiguous. Deterministic, random numbers included: element i of a result
     /// takes the 24 upper bits of word i of the generator, whatever the dtype. Errors: `Invalid` for shapes, dtypes, overlap.
     pub trait RayOps : Field => RAY_OPS {
-        /// t[r, s] = near[r] + (far[r] - near[r]) (s + u) / S: near and far [R], t [R, S], u uniform in [0, 1), or 1/2 without a generator. No
+        /// t[r, s] = near\[r\] + (far\[r\] - near\[r\]) (s + u) / S: near and far \[R\], t [R, S], u uniform in [0, 1), or 1/2 without a generator. No
         /// gradient. Source Mildenhall et al. (2020): NeRF, stratified sampling.
         fn ray_sampling(&self, rng: Option<Rng<'_>>, near: View<'_>, far: View<'_>, t: ViewMut<'_>) -> Result<()>;
         /// Where the integral of a density that is constant between neighbours of `edges` [R, S + 1], and there proportional to `weights` [R, S] plus

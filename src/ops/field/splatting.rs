@@ -55,9 +55,9 @@ io_struct! {
         pub centers: ViewMut<'a>,
         /// Inverse covariances on the image [N, 3]: xx, xy, yy.
         pub conics: ViewMut<'a>,
-        /// Depths [N].
+        /// Depths \[N\].
         pub depths: ViewMut<'a>,
-        /// Three standard deviations along the longer axis, rounded up: i32 [N]; 0 for what is not seen.
+        /// Three standard deviations along the longer axis, rounded up: i32 \[N\]; 0 for what is not seen.
         pub radii: ViewMut<'a>,
     }
 }
@@ -99,11 +99,11 @@ io_struct! {
         pub conics: View<'a>,
         /// Colours [N, C].
         pub colors: View<'a>,
-        /// Opacities [N], 0 to 1.
+        /// Opacities \[N\], 0 to 1.
         pub opacities: View<'a>,
-        /// Depths [N].
+        /// Depths \[N\].
         pub depths: View<'a>,
-        /// i32 [N]; a Gaussian whose radius is not above 0 is left out.
+        /// i32 \[N\]; a Gaussian whose radius is not above 0 is left out.
         pub radii: View<'a>,
         /// The image [H, W, C].
         pub image: ViewMut<'a>,

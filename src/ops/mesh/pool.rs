@@ -10,13 +10,13 @@ io_struct! {
     pub struct MeshPoolIo<'a> {
         /// Features [N, C].
         pub x: View<'a>,
-        /// Weight of the scores [C].
+        /// Weight of the scores \[C\].
         pub w: View<'a>,
         /// The elements that are kept, times their shares: [k, C].
         pub y: ViewMut<'a>,
-        /// Their numbers [k], i32 or i64.
+        /// Their numbers \[k\], i32 or i64.
         pub kept: ViewMut<'a>,
-        /// Shares of all elements [N], for backward: f32, f64 for f64 data.
+        /// Shares of all elements \[N\], for backward: f32, f64 for f64 data.
         pub share: ViewMut<'a>,
     }
 }
@@ -45,7 +45,7 @@ io_struct! {
 op_family! {
     /// Pooling of the elements of a mesh. Operands are contiguous; data is f32, f16, bf16 or f64 of one dtype. Deterministic.
     pub trait MeshPoolOps : Mesh => MESH_POOL_OPS {
-        /// Keeps the k elements of the largest scores s = x w: kept lists them by falling score (of equal ones the first), y = share[kept] x[kept],
+        /// Keeps the k elements of the largest scores s = x w: kept lists them by falling score (of equal ones the first), y = share\[kept\] x\[kept\],
         /// share = softmax(s / temperature) over all elements. Oracle `torch.topk` and indexing. Errors: `Invalid` for a temperature that is not
         /// positive and finite, k above N, shapes, dtypes, overlap.
         fn mesh_pool(&self, temperature: f64, io: MeshPoolIo<'_>) -> Result<()>;
