@@ -28,8 +28,8 @@ use super::{Jobs, absent, few_types, in_turn, note, refused_throughout};
 use trefoil::{DType, IGpuBackend};
 
 const SHAPES: u64 = 20;
-/// Cases of each storage type of a kernel whose text is unchanged.
-const FEW: usize = 3;
+/// Cases of each storage type of a kernel whose text is unchanged: one with aligned operands, one without.
+const FEW: usize = 2;
 
 fn number(var: &str, default: u64) -> u64 {
     std::env::var(var).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
