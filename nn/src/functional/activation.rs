@@ -28,6 +28,14 @@ fn activation_twice(cx: &mut BackwardCtx<'_>, act: Activation, saved: &Saved) ->
     cx.give(0, dx)
 }
 
+/// dy times the derivative of an activation, of which `saved` is input or output.
+pub(crate) fn through(act: Activation, dy: &Tensor, saved: &Tensor) -> Result<Tensor> {
+    let dz = dy.like(dy.shape())?;
+    let [dyo, so, zo] = [dy, saved, &dz].map(Tensor::operand);
+    dy.device().activation_bwd(act, dyo.view()?, act.saved(so.view()?), zo.grad(false)?)?;
+    Ok(dz)
+}
+
 impl Tensor {
     /// act(x) element by element.
     pub fn activation(&self, act: Activation) -> Result<Tensor> {

@@ -8,6 +8,7 @@ use super::fuses;
 use crate::core::autograd::{BackwardCtx, Saved, compose, grad_enabled};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, same_device, same_dtype};
+use crate::functional::activation::through;
 use crate::functional::operand::whole;
 
 impl Tensor {
@@ -149,14 +150,6 @@ fn product(
             Ok(())
         }
     }))
-}
-
-/// dy times the derivative of an activation, of which `saved` is input or output.
-fn through(act: Activation, dy: &Tensor, saved: &Tensor) -> Result<Tensor> {
-    let dz = dy.like(dy.shape())?;
-    let [dyo, so, zo] = [dy, saved, &dz].map(Tensor::operand);
-    dy.device().activation_bwd(act, dyo.view()?, act.saved(so.view()?), zo.grad(false)?)?;
-    Ok(dz)
 }
 
 /// Memory for a product's result.

@@ -76,6 +76,13 @@ impl Groups {
         Ok(Groups { lists: Arc::new(Lists { index, size, rowptr, perm, inverse, col }) })
     }
 
+    /// Of lists that are sorted already.
+    pub(super) fn sorted(index: &Tensor, size: usize, rowptr: &Tensor, perm: &Tensor) -> Groups {
+        let [index, rowptr, perm] = [index, rowptr, perm].map(Tensor::clone);
+        let inverse = OnceCell::new();
+        Groups { lists: Arc::new(Lists { index, size, rowptr, perm, inverse, col: None }) }
+    }
+
     /// The group of each position, `[n]`.
     pub fn index(&self) -> &Tensor {
         &self.lists.index
@@ -147,15 +154,8 @@ impl Groups {
     /// The rows of x `[n, ..]` in the order of the groups ([`perm`](Groups::perm)). Source `x[perm]`. Errors: `Invalid` for another number of rows.
     pub fn ordered(&self, x: &Tensor) -> Result<Tensor> {
         const OP: &str = "ordered";
-        same_device(OP, x, self.index())?;
-        if x.shape().first() != Some(&self.len()) {
-            return Err(invalid(
-                OP,
-                "x",
-                format!("shape [{}, ..]", self.len()),
-                format!("shape {:?}", x.shape()),
-            ));
-        }
+        axis(OP, 0, x.rank())?;
+        self.check_positions(OP, x, 0)?;
         let y = x.detach().index_select(0, self.perm())?;
         Ok(y.record(OP, &[x], || {
             let groups = self.clone();

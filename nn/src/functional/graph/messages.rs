@@ -7,6 +7,7 @@ use super::structure::Graph;
 use crate::core::autograd::{BackwardCtx, Saved, out};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, same_device};
+use crate::functional::activation::through;
 use crate::functional::gemm::fuses;
 use crate::functional::operand::{Inputs, operand, save, saved, view, view_mut, whole};
 
@@ -77,11 +78,8 @@ impl Graph {
             move |cx: &mut BackwardCtx<'_>| {
                 let (dx, dv, db) = (cx.target(0)?, cx.target(iv)?, cx.target(ib)?);
                 let mut dy = cx.dy()?.contiguous()?;
-                if let Some(y) = saved(cx, &y)? {
-                    let dz = dy.like(dy.shape())?;
-                    let (from, to) = (dy.operand(), dz.operand());
-                    dy.device().activation_bwd(act, from.view()?, act.saved(y.view()?), to.grad(false)?)?;
-                    dy = dz;
+                if let Some(y) = &y {
+                    dy = through(act, &dy, y.get(cx)?)?;
                 }
                 let (x, values, dyo) = (x.get(cx)?.operand(), saved(cx, &values)?, dy.operand());
                 let (rowptr, transpose) = (graph.by_dst().rowptr().operand(), graph.transpose()?);

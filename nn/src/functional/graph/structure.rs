@@ -320,8 +320,11 @@ impl Graph {
     /// The sources of the edges in the order of their targets, that of [`by_dst`](Graph::by_dst): made when they are first asked for.
     pub fn sources_by_dst(&self) -> Result<&Groups> {
         self.lists.sources.get_or_try_init(|| {
-            let sources = self.src().index_select(0, self.by_dst().perm())?;
-            Groups::build(sources, self.num_src(), None)
+            let [rowptr, _, perm] = self.transposed()?;
+            let Some(sources) = self.by_dst().col() else {
+                return Err(invalid("Graph", "graph", "edges by target", "none"));
+            };
+            Ok(Groups::sorted(sources, self.num_src(), rowptr, perm))
         })
     }
 
@@ -332,7 +335,13 @@ impl Graph {
 
     /// The CSR by source of the CSR by target.
     pub(super) fn transpose(&self) -> Result<TransposeOperands> {
-        let lists = self.lists.transpose.get_or_try_init(|| {
+        let lists = self.transposed()?;
+        Ok(TransposeOperands([0, 1, 2].map(|i| lists[i].operand())))
+    }
+
+    /// The memory of [`transpose`](Graph::transpose): row pointers, targets, and places in the CSR by target.
+    fn transposed(&self) -> Result<&[Tensor; 3]> {
+        self.lists.transpose.get_or_try_init(|| {
             let (index, e) = (self.edge_index(), self.num_edges());
             let list = |n: usize| Tensor::empty(index.device(), index.dtype(), &[n]);
             let (rowptr, col, perm) = (list(self.num_src() + 1)?, list(e)?, list(e)?);
@@ -344,8 +353,7 @@ impl Graph {
             (io.rowptr, io.out_col, io.perm) =
                 (Some(r.view_mut()?), Some(c.view_mut()?), Some(p.view_mut()?));
             index.device().csr(Csr::Transpose, io)?;
-            Ok::<_, crate::core::error::NnError>([rowptr, col, perm])
-        })?;
-        Ok(TransposeOperands([0, 1, 2].map(|i| lists[i].operand())))
+            Ok([rowptr, col, perm])
+        })
     }
 }
