@@ -85,6 +85,8 @@ pub struct Caps {
     pub matrix_cores: bool,
     /// Whether groups of four warps of a block multiply together, and hand registers and turns to each other (`wgmma` and `setmaxnreg` of Hopper).
     pub warp_groups: bool,
+    /// Whether kernels can take maps of tensors, of which boxes are copied to local memory in one piece (the tensor memory accelerator of Hopper).
+    pub tensor_maps: bool,
     /// Width of a warp or wavefront; 1 where the device has none or does not say.
     pub warp_size: u32,
     /// Blocks that run at a time by guarantee, so that they may wait for each other (CUDA's clusters); 1 where there is no such thing.
@@ -116,6 +118,7 @@ impl Caps {
             shared_bytes: 32 * 1024,
             matrix_cores: false,
             warp_groups: false,
+            tensor_maps: false,
             warp_size: 1,
             cluster: 1,
             f64: false,

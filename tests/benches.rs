@@ -66,15 +66,29 @@ fn every_benchmark_runs_on_the_cpu() {
     }
 }
 
-/// Launches of all benchmarks on a device that computes nothing.
-fn launches(units: u32, cluster: u32, is_cpu: bool) -> BTreeSet<String> {
+/// A device of so many units.
+fn device(units: u32) -> Caps {
     let mut caps = Caps::new(DeviceId::new(BackendKind::Custom, 0), "mock", "mock");
-    (caps.f64, caps.compute_units, caps.cluster, caps.is_cpu) = (true, units, cluster, is_cpu);
-    // As on Hopper.
-    if !is_cpu {
-        (caps.matrix_cores, caps.warp_groups) = (true, true);
-        (caps.max_block, caps.shared_bytes) = (1024, 227 << 10);
-    }
+    (caps.f64, caps.compute_units) = (true, units);
+    caps
+}
+
+/// One with matrix cores, as NVIDIA's since Ampere.
+fn ampere(units: u32) -> Caps {
+    let mut caps = device(units);
+    (caps.matrix_cores, caps.max_block, caps.shared_bytes) = (true, 1024, 163 << 10);
+    caps
+}
+
+/// One with groups of warps and maps of tensors, too.
+fn hopper(units: u32) -> Caps {
+    let mut caps = ampere(units);
+    (caps.warp_groups, caps.tensor_maps, caps.cluster, caps.shared_bytes) = (true, true, 8, 227 << 10);
+    caps
+}
+
+/// Launches of all benchmarks on a device that computes nothing.
+fn launches(caps: Caps) -> BTreeSet<String> {
     let driver = Arc::new(MockDriver::new(caps));
     let engine = Engine::new(driver.clone()).unwrap();
     let mut launched = BTreeSet::new();
@@ -95,11 +109,13 @@ fn launches(units: u32, cluster: u32, is_cpu: bool) -> BTreeSet<String> {
 /// Kernels that prepare operands of a vendor's library alone.
 const BESIDE_LIBRARIES: &[&str] = &["gemm_repitch"];
 
-/// Which kernels an operation launches depends on the size of the device, so a large and a small one are asked.
+/// Which kernels an operation launches depends on what the device is, so several are asked.
 #[test]
 fn every_kernel_is_launched_by_a_benchmark() {
-    let mut launched = launches(132, 8, false);
-    launched.append(&mut launches(2, 1, true));
+    let mut cpu = device(2);
+    cpu.is_cpu = true;
+    let devices = [hopper(132), hopper(4), ampere(132), cpu];
+    let launched: BTreeSet<String> = devices.into_iter().flat_map(launches).collect();
     let expected = all_kernels().map(|k| k.entry).filter(|e| !BESIDE_LIBRARIES.contains(e));
     let missing: Vec<_> = expected.filter(|e| !launched.contains(*e)).collect();
     assert!(missing.is_empty(), "kernels without a benchmark: {missing:?}");

@@ -106,6 +106,18 @@ impl Ptr {
     pub(crate) const NULL: Ptr = Ptr(None);
 }
 
+/// A tensor of 16-bit numbers that the tensor memory accelerator copies to local memory, in boxes of 64 x 64 x 1 numbers whose rows have the order of chunks
+/// that `kernels/common/prelude/matrix.h` describes (CUDA's 128-byte swizzle).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TensorMap {
+    /// Where it begins: memory and an offset in bytes, together a multiple of 16.
+    pub place: (RawMem, u64),
+    /// Numbers along its axes, innermost first; none is 0.
+    pub shape: [u64; 3],
+    /// Bytes from one to the next along the second and the third axis, multiples of 16.
+    pub strides: [u64; 2],
+}
+
 /// One kernel argument.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -125,13 +137,15 @@ pub enum Arg<'a> {
     F64(f64),
     /// A struct by value (`GK_BY_VALUE`, `GK_DIMS`): its bytes, with C's padding.
     Struct(&'a [u8]),
+    /// A tensor that is copied in boxes (`GK_TENSOR_MAP`). Only on devices that have [`Caps::tensor_maps`].
+    Map(TensorMap),
 }
 
 impl Arg<'_> {
-    /// The bytes of a scalar or of a struct; none for memory, which each interface passes in its own way.
+    /// The bytes of a scalar or of a struct; none for memory and maps, which each interface passes in its own way.
     pub fn bytes(&self) -> &[u8] {
         match self {
-            Arg::Mem(_) => &[],
+            Arg::Mem(_) | Arg::Map(_) => &[],
             Arg::I32(x) => bytemuck::bytes_of(x),
             Arg::U32(x) => bytemuck::bytes_of(x),
             Arg::I64(x) => bytemuck::bytes_of(x),
@@ -139,6 +153,15 @@ impl Arg<'_> {
             Arg::F64(x) => bytemuck::bytes_of(x),
             Arg::Struct(bytes) => bytes,
         }
+    }
+}
+
+/// For interfaces whose devices do not copy by maps of tensors.
+#[cfg(any(feature = "driver-hip", feature = "driver-opencl"))]
+pub(crate) fn refuse_maps(call: &'static str, args: &[Arg<'_>]) -> Result<()> {
+    match args.iter().any(|arg| matches!(arg, Arg::Map(_))) {
+        true => Err(crate::error::GpuError::driver(call, 0, "the device has no maps of tensors")),
+        false => Ok(()),
     }
 }
 

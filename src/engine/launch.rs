@@ -345,6 +345,7 @@ pub(crate) fn dims(v: impl IntoIterator<Item = usize>) -> DimsArg {
 pub(crate) fn memory_of(arg: &Arg<'_>) -> Option<RawMem> {
     match arg {
         Arg::Mem(m) => m.map(|(memory, _)| memory),
+        Arg::Map(map) => Some(map.place.0),
         _ => None,
     }
 }

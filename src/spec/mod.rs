@@ -46,6 +46,8 @@ pub enum Role {
     Real,
     /// `gk_dims`
     Dims,
+    /// `GK_TENSOR_MAP`: a tensor that is read in boxes
+    Map,
     /// `GK_BY_VALUE`: a struct of scalars by value; its members in order
     Struct(&'static [ArgSpec]),
 }
@@ -212,6 +214,9 @@ macro_rules! role_type {
     };
     (Dims) => {
         $crate::driver::DimsArg
+    };
+    (Map) => {
+        $crate::driver::TensorMap
     };
 }
 pub(crate) use role_type;

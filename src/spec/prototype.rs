@@ -68,7 +68,7 @@ fn parameter(text: &str) -> Result<Parameter, String> {
     let bad = || format!("`{text}` is not a parameter");
     if let Some((kind, rest)) = text.split_once('(') {
         let rest = rest.strip_suffix(')').ok_or_else(bad)?;
-        if kind == "GK_DIMS" {
+        if matches!(kind, "GK_DIMS" | "GK_TENSOR_MAP") {
             return Ok((kind.to_string(), rest.trim().to_string()));
         }
         let (ty, name) = rest.split_once(',').ok_or_else(bad)?;

@@ -17,7 +17,7 @@ use crate::error::{GpuError, Result};
 /// An argument of a recorded launch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OwnedArg {
-    /// [`Arg::Mem`].
+    /// [`Arg::Mem`], and the place of an [`Arg::Map`].
     Mem(Option<(RawMem, u64)>),
     /// The bytes of a scalar or of a struct.
     Bytes(Vec<u8>),
@@ -27,6 +27,7 @@ impl From<&Arg<'_>> for OwnedArg {
     fn from(arg: &Arg<'_>) -> Self {
         match arg {
             Arg::Mem(place) => OwnedArg::Mem(*place),
+            Arg::Map(map) => OwnedArg::Mem(Some(map.place)),
             value => OwnedArg::Bytes(value.bytes().to_vec()),
         }
     }

@@ -201,6 +201,7 @@ fn role(ty: &str) -> Result<String, String> {
         "float" => "F32",
         "gk_f" => "Real",
         "GK_DIMS" => "Dims",
+        "GK_TENSOR_MAP" => "Map",
         _ => return Err(format!("no role for the type `{ty}`")),
     }
     .into())

@@ -8,13 +8,15 @@
  * y and dy have channels first. Stages of 64 terms are copied to local memory while earlier ones are multiplied. Sums are float, in the order of taps,
  * channels fastest, or of images and places. Deterministic. Reference: F.conv2d, torch.nn.grad.conv2d_input, conv2d_weight.
  *
- * map = {depth, height, width, C, images} of x, out = {depth, height, width, rows, row tiles} of y, win = {taps, strides}, geo = {paddings, dilations}.
+ * map = {depth, height, width, C, images} of x, out = {depth, height, width, rows, row tiles, ...} of y, win = {taps, strides}, geo = {paddings,
+ * dilations}.
  */
 #include "common/prelude/matrix.h"
 #include "window_table.h"
 
+/* Room for two blocks on an SM: while one waits for its copies the other multiplies. */
 #undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS 1
+#define GK_MIN_BLOCKS 2
 
 #define GK_CONV_TERMS 64
 /* Stages in local memory. Where copies are not asynchronous, one ahead is enough. */
@@ -29,143 +31,232 @@
 #define GK_CONV_SPILL 64
 #define GK_CONV_PITCH 68
 
-/* Where a window begins: the element of its image in x, and its place along the axes; `base` is -1 for none. */
-typedef struct { int base, d, h, w; } gk_window;
-typedef struct { int d, h, w; } gk_offset;
-
-GK_FN gk_window gk_window_at(int q, gk_dims map, gk_dims out, gk_dims win, gk_dims geo, int back)
+/* A divisor below 2^31 (1 in place of none) and its reciprocal: quotients of many numbers cost five instructions each. */
+typedef struct { int d; gk_u32 reciprocal; } gk_divisor;
+GK_FN gk_divisor gk_divisor_of(gk_i64 d)
 {
-    gk_window a;
-    int height = (int)out.v[1], width = (int)out.v[2], plane = (int)out.v[0] * height * width, n = q / plane, i = q - n * plane, r = i / width;
-    a.w = i - r * width; a.d = r / height; a.h = r - a.d * height;
+    gk_divisor r;
+    r.d = d > 0 ? (int)d : 1; r.reciprocal = 0xffffffffu / (gk_u32)r.d;
+    return r;
+}
+/* n / d of a non-negative n: the product is the quotient or one less. */
+GK_FN int gk_divide(int n, gk_divisor d)
+{
+    int q = (int)gk_mulhi((gk_u32)n, d.reciprocal);
+    return n - q * d.d >= d.d ? q + 1 : q;
+}
+
+/* How windows lie along an axis, for places of y of the same `phase` modulo the stride (of an adjoint; all places of a convolution): `size` of them, of
+ * which number i begins at place i * advance + begin of x and has `count` taps, `dilation` apart: the window's taps first, first + step, ... */
+typedef struct { int phase, size, advance, begin, first, step, count, dilation; } gk_axis;
+
+GK_FN gk_axis gk_axis_of(int phase, int out, int taps, int stride, int pad, int dilation, const int back)
+{
+    gk_axis a;
+    a.phase = 0; a.size = out; a.advance = stride; a.begin = -pad; a.first = 0; a.step = 1; a.count = taps; a.dilation = dilation;
     if (back) {
-        a.d += (int)geo.v[0]; a.h += (int)geo.v[1]; a.w += (int)geo.v[2];
-    } else {
-        a.d = a.d * (int)win.v[3] - (int)geo.v[0]; a.h = a.h * (int)win.v[4] - (int)geo.v[1]; a.w = a.w * (int)win.v[5] - (int)geo.v[2];
+        /* Tap t meets x where place + pad - t * dilation is a multiple of the stride. */
+        int t = 0, u = 1;
+        while (t < taps && (phase + pad - t * dilation) % stride != 0) t++;
+        while (u * dilation % stride != 0) u++;
+        a.phase = phase; a.size = (out - phase + stride - 1) / stride; a.advance = 1;
+        a.first = t; a.step = u; a.count = t < taps ? (taps - t + u - 1) / u : 0;
+        a.begin = (phase + pad - t * dilation) / stride; a.dilation = -(u * dilation / stride);
     }
-    a.base = n < map.v[4] ? n * (int)(map.v[0] * map.v[1] * map.v[2] * map.v[3]) : -1;
     return a;
 }
 
-/* What tap number t adds to a window's beginning, or takes from it. */
-GK_FN gk_offset gk_offset_of(int t, gk_dims win, gk_dims geo)
+/* The axes, taps of a window and places of an image (a phase may have none), and how numbers of places split into images and places along the axes. */
+typedef struct { gk_axis d, h, w; int taps, places; gk_divisor plane, height, width; } gk_windows;
+
+GK_FN gk_windows gk_windows_of(int phase, gk_dims out, gk_dims win, gk_dims geo, const int back)
 {
-    gk_offset o;
-    int r = t / (int)win.v[2];
-    o.w = (t - r * (int)win.v[2]) * (int)geo.v[5]; o.d = r / (int)win.v[1];
-    o.h = (r - o.d * (int)win.v[1]) * (int)geo.v[4]; o.d *= (int)geo.v[3];
-    return o;
+    gk_windows a;
+    int r = phase / (int)win.v[5], pw = phase - r * (int)win.v[5], pd = r / (int)win.v[4], ph = r - pd * (int)win.v[4];
+    a.d = gk_axis_of(pd, (int)out.v[0], (int)win.v[0], (int)win.v[3], (int)geo.v[0], (int)geo.v[3], back);
+    a.h = gk_axis_of(ph, (int)out.v[1], (int)win.v[1], (int)win.v[4], (int)geo.v[1], (int)geo.v[4], back);
+    a.w = gk_axis_of(pw, (int)out.v[2], (int)win.v[2], (int)win.v[5], (int)geo.v[2], (int)geo.v[5], back);
+    a.taps = a.d.count * a.h.count * a.w.count;
+    if (a.taps == 0) a.h.count = a.w.count = 1;
+    a.places = a.d.size * a.h.size * a.w.size;
+    a.plane = gk_divisor_of(a.places); a.height = gk_divisor_of(a.h.size); a.width = gk_divisor_of(a.w.size);
+    return a;
 }
 
-/* A place along an axis; negative if it is none. */
-GK_FN int gk_place_of(int begin, int offset, int stride, int size, int back)
+/* A place of y: its image and its numbers along the axes. */
+typedef struct { int n, d, h, w; } gk_place;
+GK_FN gk_place gk_place_of(int q, const gk_windows* a)
 {
-    int at = back ? begin - offset : begin + offset;
-    if (back && stride > 1 && at >= 0) at = at % stride == 0 ? at / stride : -1;
-    return at < size ? at : -1;
+    gk_place p;
+    int i, r;
+    p.n = gk_divide(q, a->plane); i = q - p.n * a->plane.d;
+    r = gk_divide(i, a->width); p.w = i - r * a->width.d;
+    p.d = gk_divide(r, a->height); p.h = r - p.d * a->height.d;
+    return p;
+}
+
+/* Far outside every map. */
+#define GK_NOWHERE (-0x10000000)
+
+/* Where a window begins in x, along the axes and as an element, channel 0, which need not exist; and what a tap adds to it. */
+typedef struct { int element, d, h, w; } gk_window;
+
+GK_FN int gk_element(int d, int h, int w, gk_dims map) { return ((d * (int)map.v[1] + h) * (int)map.v[2] + w) * (int)map.v[3]; }
+
+GK_FN gk_window gk_window_at(int q, const gk_windows* a, gk_dims map)
+{
+    gk_place p = gk_place_of(q, a);
+    gk_window x;
+    x.d = p.d * a->d.advance + a->d.begin; x.h = p.h * a->h.advance + a->h.begin; x.w = p.w * a->w.advance + a->w.begin;
+    x.element = p.n * (int)(map.v[0] * map.v[1] * map.v[2] * map.v[3]) + gk_element(x.d, x.h, x.w, map);
+    if (p.n >= map.v[4]) x.d = GK_NOWHERE;
+    return x;
+}
+
+/* Number j of the windows' taps: what it adds, and its number among all taps. */
+GK_FN gk_window gk_tap_of(int j, const gk_windows* a, gk_dims map, gk_dims win, const int back, int* tap)
+{
+    gk_window x;
+    int across = a->w.count, down = a->h.count, r = j / across, w = j - r * across, d = r / down, h = r - d * down;
+    *tap = j;
+    if (back) *tap = ((a->d.first + d * a->d.step) * (int)win.v[1] + a->h.first + h * a->h.step) * (int)win.v[2] + a->w.first + w * a->w.step;
+    x.d = d * a->d.dilation; x.h = h * a->h.dilation; x.w = w * a->w.dilation;
+    x.element = gk_element(x.d, x.h, x.w, map);
+    return x;
 }
 
 /* The element of x of a window's tap, channel 0; negative outside. */
-GK_FN int gk_element_of(gk_window a, gk_offset o, gk_dims map, gk_dims win, int back)
+GK_FN int gk_element_of(gk_window a, gk_window tap, gk_dims map)
 {
-    int d = gk_place_of(a.d, o.d, (int)win.v[3], (int)map.v[0], back), h = gk_place_of(a.h, o.h, (int)win.v[4], (int)map.v[1], back);
-    int w = gk_place_of(a.w, o.w, (int)win.v[5], (int)map.v[2], back);
-    if ((d | h | w | a.base) < 0) return -1;
-    return a.base + ((d * (int)map.v[1] + h) * (int)map.v[2] + w) * (int)map.v[3];
+    int d = a.d + tap.d, h = a.h + tap.h, w = a.w + tap.w;
+    return ((gk_u32)d < (gk_u32)map.v[0]) & ((gk_u32)h < (gk_u32)map.v[1]) & ((gk_u32)w < (gk_u32)map.v[2]) ? a.element + tap.element : -1;
 }
 
 /* ---- forward and adjoint ----------------------------------------------------------------------------------------------------------------- */
 
-/* Queues the copy of stage `stage`: of wt (at the tile's first row) and of the tile's windows. */
-GK_FN void gk_conv_fetch(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* wt, const gk_window* at, int stage, int have, gk_dims map, gk_dims win, gk_dims geo,
-                         int back, const int rows, GK_LOCAL_PTR gk_raw16* to)
+/* Operands, those that are not needed null, and the parameters of the kernels. */
+typedef struct {
+    GK_GLOBAL const gk_t *x, *wt, *scale, *bias, *residual;
+    GK_GLOBAL gk_t *y, *z;
+    gk_dims map, out, win, geo;
+    gk_f p;
+    int wide, accumulate, act;
+} gk_conv;
+
+/* Queues the copy of stage `stage` of `terms`: of weights, rows m0 ..., of which `have` exist, and of the tile's windows. */
+GK_FN void gk_conv_fetch(const gk_conv* v, const gk_windows* a, const gk_window* at, int stage, int terms, int m0, int have, gk_divisor channels,
+                         const int rows, const int back, GK_LOCAL_PTR gk_raw16* to)
 {
-    int c = gk_lid() % 8, r = gk_lid() / 8, channels = (int)map.v[3], k = stage * GK_CONV_TERMS + c * GK_PER_CHUNK;
-    int terms = (int)(win.v[0] * win.v[1] * win.v[2]) * channels, t = k / channels, within = k < terms;
-    gk_offset o = gk_offset_of(t, win, geo);
+    int c = gk_lid() % 8, r = gk_lid() / 8, k = stage * GK_CONV_TERMS + c * GK_PER_CHUNK, within = k < terms, j = gk_divide(k, channels), tap;
+    gk_window offset = gk_tap_of(within ? j : 0, a, v->map, v->win, back, &tap);
+    gk_i64 line = v->win.v[0] * v->win.v[1] * v->win.v[2] * channels.d;
+    GK_GLOBAL const gk_t *x = v->x + (k - j * channels.d), *wt = v->wt + m0 * line + (tap * channels.d + (k - j * channels.d));
     GK_UNROLL for (int i = 0; i < rows / 32; i++) {
         int row = r + 32 * i, exists = within && row < have;
-        gk_copy16(to + gk_chunk_at(row, c, rows), exists ? wt + (gk_i64)row * terms + k : wt, exists);
+        gk_copy16(to + gk_chunk_at(row, c, rows), exists ? wt + row * line : v->wt, exists);
     }
     to += rows * 8;
-    x += k - t * channels;
     GK_UNROLL for (int i = 0; i < 512 / rows; i++) {
-        int e = gk_element_of(at[i], o, map, win, back), exists = within && e >= 0, place = r + 32 * i;
-        gk_copy16(to + place / 128 * 1024 + gk_chunk_at(place % 128, c, 128), exists ? x + e : x, exists);
+        int e = gk_element_of(at[i], offset, v->map), exists = within && e >= 0, place = r + 32 * i;
+        gk_copy16(to + place / 128 * 1024 + gk_chunk_at(place % 128, c, 128), exists ? x + e : v->x, exists);
     }
 }
 
-/* A tile of 128 rows and 128 places, or of 64 rows and 256 places, of which each half of the warps has one. */
-GK_FN void gk_conv_matrix(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* wt, GK_GLOBAL const gk_t* scale, GK_GLOBAL const gk_t* bias,
-                          GK_GLOBAL const gk_t* residual, GK_GLOBAL gk_t* y, GK_GLOBAL gk_t* z, gk_dims map, gk_dims out, gk_dims win, gk_dims geo,
-                          int back, int wide, int accumulate, int act, gk_f q_act, const int rows, GK_LOCAL_PTR gk_raw16* tiles)
+/* Results of a tile at row m0 and place q0, by runs of four places that lie in local memory meanwhile. */
+GK_FN void gk_conv_finish(const gk_conv* v, const gk_windows* a, float (*sums)[4], int m0, int q0, const int rows, const int back,
+                          GK_LOCAL_PTR float* spill)
 {
-    const int places = 16384 / rows, chunks = (rows + places) * 8;
-    int m0 = (int)(gk_bid(0) % out.v[4]) * rows, q0 = (int)(gk_bid(0) / out.v[4]) * places, have = (int)out.v[3] - m0;
-    int terms = (int)(win.v[0] * win.v[1] * win.v[2] * map.v[3]), stages = (terms + GK_CONV_TERMS - 1) / GK_CONV_TERMS;
-    int plane = (int)(out.v[0] * out.v[1] * out.v[2]), count = plane * (int)map.v[4], row0 = gk_lid() / 32 * 16 % rows, side = gk_lid() / 32 * 16 / rows;
-    float sums[16][4];
-    gk_window at[8];
-    wt += (gk_i64)m0 * terms;
-    GK_UNROLL for (int i = 0; i < 512 / rows; i++) at[i] = gk_window_at(q0 + gk_lid() / 8 + 32 * i, map, out, win, geo, back);
-    gk_mm_clear(sums, 128);
-    for (int n = 1 - GK_CONV_STAGES; n < stages; n++) {
-        int next = n + GK_CONV_STAGES - 1;
-        if (n >= 0) {
-            GK_CONV_WAIT();
-            GK_BARRIER();
-        }
-        if (next < stages) gk_conv_fetch(x, wt, at, next, have, map, win, geo, back, rows, tiles + next % GK_CONV_STAGES * chunks);
-        GK_COPY_COMMIT();
-        if (n < 0) continue;
-        GK_LOCAL_PTR gk_raw16* left = tiles + n % GK_CONV_STAGES * chunks;
-        gk_mm_tiles_add(sums, 128, left, rows, row0, GK_CONV_TERMS, left + rows * 8 + side * 1024);
-        GK_MM_WAIT(0);
-        gk_mm_ready(sums, 128);
-    }
-    /* Runs of four places of a row, from local memory. */
-    GK_LOCAL_PTR float* spill = (GK_LOCAL_PTR float*)tiles;
+    int count = a->places * (int)v->map.v[4], row0 = gk_lid() / 32 * 16, apart = back && (v->win.v[3] > 1 || v->win.v[4] > 1 || v->win.v[5] > 1);
+    gk_i64 plane = v->out.v[0] * v->out.v[1] * v->out.v[2];
     GK_UNROLL for (int first = 0; first < 128; first += GK_CONV_SPILL) {
         GK_BARRIER();
         GK_UNROLL for (int j = 0; j < GK_CONV_SPILL / 8; j++) {
-            GK_UNROLL for (int e = 0; e < 4; e++)
-                spill[(side * rows + row0 + GK_FRAG_ROW(e)) * GK_CONV_PITCH + 8 * j + GK_FRAG_COL(e)] = sums[first / 8 + j][e];
+            GK_UNROLL for (int e = 0; e < 4; e++) spill[(row0 + GK_FRAG_ROW(e)) * GK_CONV_PITCH + 8 * j + GK_FRAG_COL(e)] = sums[first / 8 + j][e];
         }
         GK_BARRIER();
         for (int i = 0; i < 8; i++) {
             int run = gk_lid() + i * GK_BLOCK, line = run / 16, m = m0 + line % rows, q = q0 + line / rows * 128 + first + run % 16 * 4;
             int left = count - q < 4 ? count - q : 4;
             gk_i64 to[4];
-            gk_four v;
-            if (m >= out.v[3] || left <= 0) continue;
+            gk_four x;
+            if (m >= v->out.v[3] || left <= 0) continue;
             GK_UNROLL for (int u = 0; u < 4; u++) {
-                int image = (q + u) / plane;
-                v.v[u] = spill[line * GK_CONV_PITCH + run % 16 * 4 + u];
-                to[u] = (image * out.v[3] + m) * plane + (q + u - image * plane);
+                x.v[u] = spill[line * GK_CONV_PITCH + run % 16 * 4 + u];
+                if (apart) {
+                    gk_place p = gk_place_of(q + u, a);
+                    int d = a->d.phase + p.d * (int)v->win.v[3], h = a->h.phase + p.h * (int)v->win.v[4], w = a->w.phase + p.w * (int)v->win.v[5];
+                    to[u] = (p.n * v->out.v[3] + m) * plane + ((gk_i64)d * v->out.v[1] + h) * v->out.v[2] + w;
+                } else {
+                    int n = gk_divide(q + u, a->plane);
+                    to[u] = (n * v->out.v[3] + m) * plane + (q + u - n * a->plane.d);
+                }
             }
-            gk_conv_store(v, to, left, wide, m, scale, bias, residual, y, z, accumulate, act, q_act);
+            gk_conv_store(x, to, left, v->wide, m, v->scale, v->bias, v->residual, v->y, v->z, v->accumulate, v->act, v->p);
         }
     }
 }
 
+/* A tile of 128 rows and 128 places, or of 64 rows and 256 places, of which each half of the warps has one. */
+GK_FN void gk_conv_tile(const gk_conv* v, const int back, const int rows, GK_LOCAL_PTR gk_raw16* tiles)
+{
+    const int places = 16384 / rows, chunks = (rows + places) * 8;
+    int number = (int)(gk_bid(0) / v->out.v[4]), m0 = (int)(gk_bid(0) % v->out.v[4]) * rows, q0 = number % (int)v->out.v[5] * places;
+    int have = (int)v->out.v[3] - m0, row0 = gk_lid() / 32 * 16 % rows, side = gk_lid() / 32 * 16 / rows;
+    gk_windows a = gk_windows_of(number / (int)v->out.v[5], v->out, v->win, v->geo, back);
+    gk_divisor channels = gk_divisor_of(v->map.v[3]);
+    /* Behind the last place there is nothing to do. */
+    int terms = q0 < a.places * (int)v->map.v[4] ? a.taps * channels.d : 0, stages = (terms + GK_CONV_TERMS - 1) / GK_CONV_TERMS;
+    float sums[16][4];
+    gk_window at[8];
+    GK_UNROLL for (int i = 0; i < 512 / rows; i++) at[i] = gk_window_at(q0 + gk_lid() / 8 + 32 * i, &a, v->map);
+    gk_mm_clear(sums, 128);
+    for (int n = 1 - GK_CONV_STAGES; n < stages; n++) {
+        int next = n + GK_CONV_STAGES - 1;
+        GK_LOCAL_PTR gk_raw16 *now = tiles + (n + GK_CONV_STAGES) % GK_CONV_STAGES * chunks, *then = tiles + next % GK_CONV_STAGES * chunks;
+        if (n >= 0) {
+            GK_CONV_WAIT();
+            GK_BARRIER();
+            gk_mm_tiles_add(sums, 128, now, rows, row0, GK_CONV_TERMS, now + rows * 8 + side * 1024);
+            /* The stage before is done; the next one takes its place while this one is multiplied. */
+            GK_MM_WAIT(1);
+            GK_BARRIER();
+        }
+        if (next < stages) gk_conv_fetch(v, &a, at, next, terms, m0, have, channels, rows, back, then);
+        GK_COPY_COMMIT();
+    }
+    GK_MM_WAIT(0);
+    gk_mm_ready(sums, 128);
+    gk_conv_finish(v, &a, sums, m0, q0, rows, back, (GK_LOCAL_PTR float*)tiles);
+}
+
+#define GK_CONV_BIND() \
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, wt); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual); GK_BIND_OUT(gk_t, y); \
+    GK_BIND_OUT(gk_t, z); \
+    gk_conv v; \
+    v.x = x; v.wt = wt; v.scale = scale; v.bias = bias; v.residual = residual; v.y = y; v.z = z; \
+    v.map = map; v.out = out; v.win = win; v.geo = geo; v.p = q_act; v.wide = wide; v.accumulate = accumulate; v.act = act
+
+#define GK_CONV_TILE(rows) \
+    if (back) gk_conv_tile(&v, 1, rows, tiles); \
+    else gk_conv_tile(&v, 0, rows, tiles)
+
 // Units: HALVES
-/* Launch: axis 0 = row tiles (fastest) x tiles of places of all images. `wide`: runs of four places lie in one image and are aligned for them. */
+/* out.v[5] = tiles of places of a phase, at most. Launch: axis 0 = row tiles (fastest) x tiles of places of all images x phases: an adjoint has as many as
+ * the product of its strides. `wide`: runs of four places lie side by side in one image and are aligned for them. */
 GK_KERNEL(conv_matrix128)(GK_IN(gk_t, x), GK_IN(gk_t, wt), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),
                           GK_OUT(gk_t, z), GK_DIMS(map), GK_DIMS(out), GK_DIMS(win), GK_DIMS(geo), int back, int wide, int accumulate, int act, gk_f q_act)
 {
     GK_LOCAL_DYNAMIC(gk_raw16, tiles, GK_CONV_STAGES * 2048);
-    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, wt); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual); GK_BIND_OUT(gk_t, y);
-    GK_BIND_OUT(gk_t, z);
-    gk_conv_matrix(x, wt, scale, bias, residual, y, z, map, out, win, geo, back, wide, accumulate, act, q_act, 128, tiles);
+    GK_CONV_BIND();
+    GK_CONV_TILE(128);
 }
 
 GK_KERNEL(conv_matrix64)(GK_IN(gk_t, x), GK_IN(gk_t, wt), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),
                          GK_OUT(gk_t, z), GK_DIMS(map), GK_DIMS(out), GK_DIMS(win), GK_DIMS(geo), int back, int wide, int accumulate, int act, gk_f q_act)
 {
     GK_LOCAL_DYNAMIC(gk_raw16, tiles, GK_CONV_STAGES * 2560);
-    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, wt); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual); GK_BIND_OUT(gk_t, y);
-    GK_BIND_OUT(gk_t, z);
-    gk_conv_matrix(x, wt, scale, bias, residual, y, z, map, out, win, geo, back, wide, accumulate, act, q_act, 64, tiles);
+    GK_CONV_BIND();
+    GK_CONV_TILE(64);
 }
 
 /* wt[m, t, c] of w: forward [m, r, taps], adjoint [r, m, taps]; 0 for the channels from r on. Launch: grid-stride over the n elements of wt. */
@@ -182,22 +273,24 @@ GK_KERNEL(conv_matrix_weights)(GK_IN(gk_t, w), GK_OUT(gk_t, wt), gk_i64 n, int r
 
 /* ---- weight gradient --------------------------------------------------------------------------------------------------------------------- */
 
-/* Queues the copy of a stage: of dy, rows m0 ... and places from k on, and of x at the column's tap and channels. `line`, `image`, `run`: elements from row
- * to row of dy and from image to image, and places of an image that lie side by side. */
-GK_FN void gk_weight_fetch(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, int k, int end, int have, gk_i64 line, gk_i64 image, int run, gk_offset o,
-                           int column, gk_dims map, gk_dims out, gk_dims win, gk_dims geo, GK_LOCAL_PTR gk_raw16* to)
+/* dy: elements from row to row and from image to image, and places of an image that lie side by side. */
+typedef struct { gk_i64 line, image; gk_divisor run; } gk_rows_of_dy;
+
+/* Queues the copy of a stage: of dy, rows m0 ... and places from k on, and of x at the column's tap and channels. */
+GK_FN void gk_weight_fetch(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, int k, int end, int have, gk_rows_of_dy rows, gk_window tap, int column,
+                           const gk_windows* a, gk_dims map, GK_LOCAL_PTR gk_raw16* to)
 {
-    int c = gk_lid() % 8, at = k + c * GK_PER_CHUNK, n = at / run;
-    GK_GLOBAL const gk_t* from = dy + n * image + (at - n * run);
+    int c = gk_lid() % 8, at = k + c * GK_PER_CHUNK, n = gk_divide(at, rows.run);
+    GK_GLOBAL const gk_t* from = dy + n * rows.image + (at - n * rows.run.d);
     GK_UNROLL for (int i = 0; i < 4; i++) {
         int row = gk_lid() / 8 + 32 * i, exists = at < end && row < have;
-        gk_copy16(to + gk_chunk_at(row, c, 128), exists ? from + row * line : dy, exists);
+        gk_copy16(to + gk_chunk_at(row, c, 128), exists ? from + row * rows.line : dy, exists);
     }
     to += 1024;
     GK_UNROLL for (int i = 0; i < 4; i++) {
-        int term = gk_lid() / 16 + 16 * i, e = -1;
-        if (k + term < end && column >= 0) e = gk_element_of(gk_window_at(k + term, map, out, win, geo, 0), o, map, win, 0);
-        gk_copy16(to + gk_chunk_at(term, gk_lid() % 16, GK_CONV_TERMS), e >= 0 ? x + e + column : x, e >= 0);
+        int term = gk_lid() / 16 + 16 * i, e = gk_element_of(gk_window_at(k + term, a, map), tap, map);
+        int exists = k + term < end && column >= 0 && e >= 0;
+        gk_copy16(to + gk_chunk_at(term, gk_lid() % 16, GK_CONV_TERMS), exists ? x + e + column : x, exists);
     }
 }
 
@@ -208,33 +301,34 @@ GK_KERNEL(conv_matrix_weight)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_OUT(gk_f, part
     GK_LOCAL_DYNAMIC(gk_raw16, tiles, GK_CONV_STAGES * 2048);
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, dy); GK_BIND_OUT(gk_f, part);
     int rest = (int)(gk_bid(0) / out.v[4]), m0 = (int)(gk_bid(0) % out.v[4]) * 128, n0 = rest % (int)size.v[0] * 128, split = rest / (int)size.v[0];
-    int channels = (int)map.v[3], taps = (int)(win.v[0] * win.v[1] * win.v[2]), r = (int)size.v[2], have = (int)out.v[3] - m0;
+    int channels = (int)map.v[3], taps = (int)(win.v[0] * win.v[1] * win.v[2]), number, r = (int)size.v[2], have = (int)out.v[3] - m0;
     int all = (int)(out.v[0] * out.v[1] * out.v[2] * map.v[4]), begin = split * (int)size.v[1];
     int end = begin + (int)size.v[1] < all ? begin + (int)size.v[1] : all, stages = (end - begin + GK_CONV_TERMS - 1) / GK_CONV_TERMS;
     int column = n0 + gk_lid() % 16 * GK_PER_CHUNK, tap = column / channels, row0 = gk_lid() / 32 * 16;
-    gk_offset o = gk_offset_of(tap, win, geo);
+    gk_windows a = gk_windows_of(0, out, win, geo, 0);
+    gk_window offset = gk_tap_of(tap, &a, map, win, 0, &number);
+    gk_rows_of_dy rows;
     float sums[16][4];
-    gk_frag_a left[GK_CONV_TERMS / GK_FRAG_TERMS];
     gk_mm_clear(sums, 128);
+    rows.line = size.v[4]; rows.image = size.v[5]; rows.run = gk_divisor_of(size.v[3]);
     dy += m0 * size.v[4];
     column = tap < taps ? column - tap * channels : -1;
     for (int n = 1 - GK_CONV_STAGES; n < stages; n++) {
         int next = n + GK_CONV_STAGES - 1;
+        GK_LOCAL_PTR gk_raw16 *now = tiles + (n + GK_CONV_STAGES) % GK_CONV_STAGES * 2048, *then = tiles + next % GK_CONV_STAGES * 2048;
         if (n >= 0) {
             GK_CONV_WAIT();
             GK_BARRIER();
+            gk_mm_tiles_by(sums, 128, now, 128, row0, 0, GK_CONV_TERMS, now + 1024, 1);
+            GK_MM_WAIT(1);
+            GK_BARRIER();
         }
         if (next < stages)
-            gk_weight_fetch(x, dy, begin + next * GK_CONV_TERMS, end, have, size.v[4], size.v[5], (int)size.v[3], o, column, map, out, win, geo,
-                            tiles + next % GK_CONV_STAGES * 2048);
+            gk_weight_fetch(x, dy, begin + next * GK_CONV_TERMS, end, have, rows, offset, column, &a, map, then);
         GK_COPY_COMMIT();
-        if (n < 0) continue;
-        GK_LOCAL_PTR gk_raw16* a = tiles + n % GK_CONV_STAGES * 2048;
-        GK_UNROLL for (int d = 0; d < GK_CONV_TERMS / GK_FRAG_TERMS; d++) left[d] = gk_load_a(a, 128, row0, d);
-        gk_mm_terms_begin(sums, 128, left, a + 1024, GK_CONV_TERMS);
-        GK_MM_WAIT(0);
-        gk_mm_ready(sums, 128);
     }
+    GK_MM_WAIT(0);
+    gk_mm_ready(sums, 128);
     GK_UNROLL for (int j = 0; j < 16; j++) {
         GK_UNROLL for (int e = 0; e < 4; e++) {
             int m = m0 + row0 + GK_FRAG_ROW(e), at = n0 + 8 * j + GK_FRAG_COL(e), t = at / channels, c = at - t * channels;

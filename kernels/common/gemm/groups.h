@@ -2,15 +2,56 @@
 
 typedef struct { gk_i64 begin, end; } gk_run;
 
-/* The rows of group g; with -1 and `groups` those before the first and behind the last. An offset that is negative, beyond the rows or below its predecessor
- * is reported, and the group has the rows between the nearest valid ones. */
-GK_FN gk_run gk_rows_of_group(gk_i64 g, GK_GLOBAL const int* offsets, gk_i64 rows, gk_i64 groups, GK_GLOBAL int* err, int code)
+/* The rows of group g; with -1 and `groups` those before the first and behind the last. An offset that is negative, beyond the rows or below its
+ * predecessor is reported by the threads that say so, and the group has the rows between the nearest valid ones. */
+GK_FN gk_run gk_rows_of_group(gk_i64 g, GK_GLOBAL const int* offsets, gk_i64 rows, gk_i64 groups, int reports, GK_GLOBAL int* err, int code)
 {
     gk_run r;
     r.begin = g < 0 ? 0 : offsets[g];
     r.end = g < groups ? offsets[g + 1] : rows;
-    if ((r.begin < 0 || r.end < r.begin || r.end > rows) && gk_lid() == 0) gk_report(err, code);
+    if ((r.begin < 0 || r.end < r.begin || r.end > rows) && reports) gk_report(err, code);
     r.begin = r.begin < 0 ? 0 : r.begin > rows ? rows : r.begin;
     r.end = r.end < r.begin ? r.begin : r.end > rows ? rows : r.end;
     return r;
+}
+
+/* Rows of a tile, `first` and those behind it, and their group; no rows beyond the last tile, group -1 for rows of no group. */
+typedef struct { gk_i64 first; int rows, group; } gk_row_tile;
+
+/* Tile number `wanted` of all groups, whose rows make tiles of `side` rows, the last of them incomplete; the rows before the first and behind the last
+ * group are groups, too. A wrong offset is reported by the first block and taken as the nearest that is valid behind those before it. */
+GK_FN gk_row_tile gk_row_tile_of(gk_i64 wanted, const int side, GK_GLOBAL const int* offsets, gk_i64 total, int groups, GK_GLOBAL int* err, int code)
+{
+    gk_row_tile r;
+    gk_i64 begin = 0;
+    r.first = 0; r.rows = 0; r.group = -1;
+    for (int g = -1; g <= groups; g++) {
+        gk_i64 end = g < groups ? offsets[g + 1] : total;
+        if (end < begin || end > total) {
+            if (gk_bid(0) == 0 && gk_lid() == 0) gk_report(err, code);
+            end = end < begin ? begin : total;
+        }
+        gk_i64 tiles = (end - begin + side - 1) / side;
+        if (wanted >= 0 && wanted < tiles) {
+            r.first = begin + wanted * side;
+            r.rows = end - r.first < side ? (int)(end - r.first) : side;
+            r.group = g < groups ? g : -1;
+        }
+        wanted -= tiles;
+        begin = end;
+    }
+    return r;
+}
+
+/* Eight numbers, `step` apart, of which `have` exist, 0 for the others; `wide`: all exist, side by side at multiples of 16 bytes. */
+GK_FN void gk_load8(gk_f x[8], GK_GLOBAL const gk_t* p, gk_i64 step, int have, const int wide)
+{
+    if (wide) {
+        GK_UNROLL for (int i = 0; i < 8; i += GK_W) {
+            gk_vec v = gk_loadv(p, i);
+            GK_UNROLL for (int u = 0; u < GK_W; u++) x[i + u] = v.v[u];
+        }
+    } else {
+        GK_UNROLL for (int i = 0; i < 8; i++) x[i] = i < have ? gk_load(p, i * step) : GK_R(0.0);
+    }
 }

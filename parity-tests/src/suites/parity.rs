@@ -4,8 +4,8 @@
 //! seed (default 1; a failure prints what replays it), `TREFOIL_PARITY_REPORT` a directory for one report per backend, `TREFOIL_PARITY_DTYPES=all` that
 //! a CPU behind a driver takes every storage type.
 //!
-//! Kernels whose text the committed reports have seen pass (`suites/unchanged.rs`) run fewer cases, unless one of these variables or a name on
-//! the command line asks for all.
+//! Kernels whose text the committed reports have seen pass (`suites/unchanged.rs`) run fewer cases, and one of each variant, unless one of these
+//! variables or a name on the command line asks for all.
 //!
 //! An operation with several variants is run by the one that the device chooses, and again by each other that takes the problem, until that has run
 //! two cases of the storage type. A failure names the variant, the report counts the cases of each.
@@ -30,6 +30,8 @@ use trefoil::{DType, IGpuBackend};
 const SHAPES: u64 = 20;
 /// Cases of each storage type of a kernel whose text is unchanged: one with aligned operands, one without.
 const FEW: usize = 2;
+/// Cases of a storage type that a variant runs where another is chosen.
+const PINNED: usize = 2;
 
 fn number(var: &str, default: u64) -> u64 {
     std::env::var(var).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
@@ -63,6 +65,8 @@ impl Outcome {
 struct Extent {
     dtypes: Vec<DType>,
     cases_of_each: usize,
+    /// Cases of a storage type that each variant shall run beside the chosen one.
+    cases_of_variants: usize,
 }
 
 impl Extent {
@@ -73,10 +77,11 @@ impl Extent {
         let cases_of_each = shapes.div_ceil(kernel.dtypes.len());
         let (first, others) = kernel.dtypes.split_at(1);
         if !few_types(gpu) || others.is_empty() {
-            return Extent { dtypes: kernel.dtypes.to_vec(), cases_of_each };
+            return Extent { dtypes: kernel.dtypes.to_vec(), cases_of_each, cases_of_variants: PINNED };
         }
         let others = others.iter().skip(number % others.len().min(3)).step_by(3);
-        Extent { dtypes: first.iter().chain(others).copied().collect(), cases_of_each }
+        let dtypes = first.iter().chain(others).copied().collect();
+        Extent { dtypes, cases_of_each, cases_of_variants: PINNED }
     }
 
     /// Of a kernel whose text is that of a report in which it passed: a few cases of each type; of one type, in turn, on a CPU behind a driver.
@@ -85,7 +90,7 @@ impl Extent {
             true => vec![in_turn(kernel, number)],
             false => kernel.dtypes.to_vec(),
         };
-        Extent { dtypes, cases_of_each: FEW }
+        Extent { dtypes, cases_of_each: FEW, cases_of_variants: 1 }
     }
 }
 
@@ -95,7 +100,10 @@ fn run_kernel(gpu: &dyn IGpuBackend, kernel: &Kernel, extent: &Extent, seed: u64
     for &dtype in &extent.dtypes {
         let mut passed = Passed::default();
         for index in 0..extent.cases_of_each {
-            cases.push((dtype.name().into(), runner::random(gpu, kernel, dtype, index, seed, &mut passed)));
+            cases.push((
+                dtype.name().into(),
+                runner::random(gpu, kernel, dtype, index, seed, extent.cases_of_variants, &mut passed),
+            ));
         }
         passed.names().for_each(|(name, n)| *variants.entry(name).or_default() += n);
     }

@@ -9,6 +9,7 @@ mod graph;
 mod nvrtc;
 mod preflight;
 mod staging;
+mod tensor_map;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ use self::cudnn::Cudnn;
 use self::nvrtc::{Nvrtc, Target};
 use self::preflight::Api;
 use self::staging::Staging;
+use self::tensor_map::Encoded;
 use super::{
     Arg, CompileUnit, Driver, LaunchConfig, RawContext, RawEvent, RawFunction, RawMem, RawModule, RawStream,
     StreamGraphs, VendorAttention, VendorBlas, VendorConv,
@@ -34,6 +36,8 @@ use crate::error::{GpuError, Result, Unavailable};
 
 /// Kernel arguments at most.
 const MAX_ARGS: usize = 64;
+/// Maps of tensors among them at most.
+const MAX_MAPS: usize = 2;
 /// Bytes of local memory that a launch may have without asking for more.
 const LOCAL_BYTES: u32 = 48 << 10;
 
@@ -174,6 +178,7 @@ impl CudaDriver {
         let target = nvrtc.target(found.capability).map_err(unavailable)?;
         found.caps.cluster = target.cluster();
         found.caps.warp_groups = nvrtc.has_warp_groups(&target);
+        found.caps.tensor_maps = found.caps.warp_groups && api.tensor_maps.is_ok();
         Ok(CudaDriver {
             api,
             nvrtc,
@@ -195,6 +200,21 @@ impl CudaDriver {
         // SAFETY: the context lives as long as this object.
         let code = unsafe { (self.api.table.cuCtxSetCurrent)(self.context as cu::CUcontext) };
         self.api.check("cuCtxSetCurrent", code)
+    }
+
+    /// The maps among the arguments of a launch, in their order.
+    fn encode(&self, args: &[Arg<'_>]) -> Result<[Encoded; MAX_MAPS]> {
+        let mut maps = [Encoded::EMPTY; MAX_MAPS];
+        let mut free = maps.iter_mut();
+        for arg in args {
+            if let Arg::Map(map) = arg {
+                let place = free.next().ok_or_else(|| {
+                    GpuError::driver("cuLaunchKernel", 0, format!("more than {MAX_MAPS} maps of tensors"))
+                })?;
+                *place = Encoded::of(self.api, map)?;
+            }
+        }
+        Ok(maps)
     }
 
     /// Logs the failure of a call that cannot return one.
@@ -348,6 +368,8 @@ impl Driver for CudaDriver {
             return Err(GpuError::driver("cuLaunchKernel", 0, format!("more than {MAX_ARGS} arguments")));
         }
         self.enter()?;
+        let maps = self.encode(args)?;
+        let mut maps = maps.iter();
         let mut addresses = [0u64; MAX_ARGS];
         let mut params = [ptr::null_mut::<c_void>(); MAX_ARGS];
         for ((a, address), param) in args.iter().zip(&mut addresses).zip(&mut params) {
@@ -356,6 +378,7 @@ impl Driver for CudaDriver {
                     *address = m.map_or(0, |(m, offset)| m.0 + offset);
                     ptr::from_mut(address).cast()
                 }
+                Arg::Map(_) => maps.next().map_or(ptr::null_mut(), Encoded::as_param),
                 value => value.bytes().as_ptr().cast_mut().cast(),
             };
         }

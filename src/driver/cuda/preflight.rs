@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use cudarc::driver::sys as cu;
 
 use super::graph::GraphTable;
+use super::tensor_map::TensorMapTable;
 use crate::driver::context_lost;
 use crate::driver::loader::{self, DynLib};
 use crate::error::{GpuError, Result, Unavailable};
@@ -99,6 +100,8 @@ pub(super) struct Api {
     pub(super) version: u32,
     /// Why the driver has no graphs, if it lacks a function of theirs.
     pub(super) graphs: std::result::Result<GraphTable, String>,
+    /// Why the driver makes no maps of tensors, if it lacks the function.
+    pub(super) tensor_maps: std::result::Result<TensorMapTable, String>,
     error_name: unsafe extern "C" fn(u32, *mut *const c_char) -> u32,
 }
 
@@ -148,7 +151,8 @@ fn open_api() -> Result<Api, Unavailable> {
     // SAFETY: prototype of cuGetErrorName with the enum as the number that it is.
     let error_name = unsafe { lib.function("cuGetErrorName") }?;
     let graphs = GraphTable::resolve(&lib).map_err(|e| e.to_string());
-    let mut api = Api { table, version: 0, graphs, error_name };
+    let tensor_maps = TensorMapTable::resolve(&lib).map_err(|e| e.to_string());
+    let mut api = Api { table, version: 0, graphs, tensor_maps, error_name };
     // SAFETY: the first call of the API; no flags are defined.
     api.check_device("cuInit", unsafe { (api.table.cuInit)(0) })?;
     let mut version = 0;

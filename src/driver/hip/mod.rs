@@ -19,7 +19,7 @@ use hip_sys::{Hip, HipGraphs, LoadError, hipError_t, hipErrorOutOfMemory, hipSuc
 
 use super::{
     Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream,
-    StreamGraphs, context_lost,
+    StreamGraphs, context_lost, refuse_maps,
 };
 use crate::device::{BackendKind, Caps, DeviceId};
 use crate::error::{GpuError, Result, Unavailable};
@@ -357,6 +357,7 @@ impl Driver for HipDriver {
         cfg: &LaunchConfig,
         args: &[Arg<'_>],
     ) -> Result<()> {
+        refuse_maps("hipModuleLaunchKernel", args)?;
         let hip = self.bind()?;
         let address = |arg: &Arg<'_>| match arg {
             Arg::Mem(Some((mem, offset))) => mem.0 + offset,

@@ -19,7 +19,7 @@ use opencl3::{event, kernel, memory};
 
 use super::{
     Arg, CompileUnit, Driver, LaunchConfig, RawContext, RawDevice, RawEvent, RawFunction, RawMem, RawModule,
-    RawStream,
+    RawStream, refuse_maps,
 };
 use crate::device::{BackendKind, Caps};
 use crate::error::{GpuError, Result};
@@ -381,6 +381,7 @@ impl Driver for OpenClDriver {
         cfg: &LaunchConfig,
         args: &[Arg<'_>],
     ) -> Result<()> {
+        refuse_maps("clEnqueueNDRangeKernel", args)?;
         let k = f.0 as cl_kernel;
         let local = cfg.block.map(|n| n as usize);
         let global = std::array::from_fn::<usize, 3, _>(|i| cfg.grid[i] as usize * local[i]);

@@ -59,6 +59,7 @@ impl Value {
             Arg::I64(x) => Arg::I64(x),
             Arg::F32(x) => Arg::F32(x),
             Arg::F64(x) => Arg::F64(x),
+            Arg::Map(map) => Arg::Map(map),
         })
     }
 
@@ -135,8 +136,10 @@ impl Queued {
         match self {
             Queued::Launch { args, .. } => {
                 for arg in args {
-                    if let Value::Plain(Arg::Mem(Some(place))) = arg {
-                        see(place);
+                    match arg {
+                        Value::Plain(Arg::Mem(Some(place))) => see(place),
+                        Value::Plain(Arg::Map(map)) => see(&mut map.place),
+                        _ => {}
                     }
                 }
             }

@@ -5,7 +5,7 @@ use crate::spec::gemm::OUTPUTS;
 use crate::spec::{FLOATS, FLOATS64, HALVES, kernel_args, kernel_table};
 
 kernel_args! {
-    /// Arguments of `gemm_tile128`, `gemm_tile64`, `gemm_skinny`.
+    /// Arguments of `gemm_tile128`, `gemm_tile64`, `gemm_skinny`, `gemm_matrix_nn`, `gemm_matrix_nt`, `gemm_matrix_tn`.
     GemmTileArgs {
         a: In("gk_t"),
         b: In("gk_t"),
@@ -51,6 +51,51 @@ kernel_args! {
         beta: Real,
         act: I32,
         p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `gemm_specialized_nn`, `gemm_specialized_nt`, `gemm_specialized_tn`.
+    GemmSpecializedNnArgs {
+        a: Map,
+        b: Map,
+        c: In("gk_o"),
+        bias: In("gk_t"),
+        residual: In("gk_o"),
+        scale: In("gk_t"),
+        y: Out("gk_o"),
+        z: Out("gk_o"),
+    }
+    args {
+        size: Dims,
+        steps: Dims,
+        alpha: Real,
+        beta: Real,
+        p: Real,
+        act: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `gemm_ragged_specialized_nn`, `gemm_ragged_specialized_nt`, `gemm_ragged_bwd_specialized`.
+    GemmRaggedSpecializedNnArgs {
+        a: Map,
+        b: Map,
+        offsets: In("int"),
+        c: In("gk_o"),
+        bias: In("gk_t"),
+        y: Out("gk_o"),
+        z: Out("gk_o"),
+        err: Out("int"),
+        code: I32,
+    }
+    args {
+        size: Dims,
+        steps: Dims,
+        alpha: Real,
+        beta: Real,
+        p: Real,
+        act: I32,
     }
 }
 
@@ -149,6 +194,15 @@ kernel_table! {
     GEMM_TILE64: GemmTileArgs = "gemm/gemm.c" "gemm_tile64" [(FLOATS64, OUTPUTS)];
     GEMM_SKINNY: GemmTileArgs = "gemm/gemm.c" "gemm_skinny" [(FLOATS64, OUTPUTS)];
     GEMM_FINISH: GemmFinishArgs = "gemm/gemm.c" "gemm_finish" [(FLOATS64, OUTPUTS)];
+    GEMM_MATRIX_NN: GemmTileArgs = "gemm/matrix.c" "gemm_matrix_nn" [(HALVES, OUTPUTS)];
+    GEMM_MATRIX_NT: GemmTileArgs = "gemm/matrix.c" "gemm_matrix_nt" [(HALVES, OUTPUTS)];
+    GEMM_MATRIX_TN: GemmTileArgs = "gemm/matrix.c" "gemm_matrix_tn" [(HALVES, OUTPUTS)];
+    GEMM_SPECIALIZED_NN: GemmSpecializedNnArgs = "gemm/matrix_specialized.c" "gemm_specialized_nn" [(HALVES, OUTPUTS)];
+    GEMM_SPECIALIZED_NT: GemmSpecializedNnArgs = "gemm/matrix_specialized.c" "gemm_specialized_nt" [(HALVES, OUTPUTS)];
+    GEMM_SPECIALIZED_TN: GemmSpecializedNnArgs = "gemm/matrix_specialized.c" "gemm_specialized_tn" [(HALVES, OUTPUTS)];
+    GEMM_RAGGED_SPECIALIZED_NN: GemmRaggedSpecializedNnArgs = "gemm/matrix_specialized.c" "gemm_ragged_specialized_nn" [(HALVES, OUTPUTS)];
+    GEMM_RAGGED_SPECIALIZED_NT: GemmRaggedSpecializedNnArgs = "gemm/matrix_specialized.c" "gemm_ragged_specialized_nt" [(HALVES, OUTPUTS)];
+    GEMM_RAGGED_BWD_SPECIALIZED: GemmRaggedSpecializedNnArgs = "gemm/matrix_specialized.c" "gemm_ragged_bwd_specialized" [(HALVES, OUTPUTS)];
     GEMM_REPITCH: GemmRepitchArgs = "gemm/pad.c" "gemm_repitch" [(FLOATS, &[])];
     GEMM_RAGGED: GemmRaggedArgs = "gemm/ragged.c" "gemm_ragged" [(FLOATS64, OUTPUTS)];
     GEMM_RAGGED_BY_GROUP: GemmRaggedArgs = "gemm/ragged.c" "gemm_ragged_by_group" [(FLOATS64, OUTPUTS)];

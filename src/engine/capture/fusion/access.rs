@@ -130,8 +130,12 @@ impl Space {
                     return Some(uses);
                 }
                 for (i, arg) in args.iter().enumerate() {
-                    if let Value::Plain(Arg::Mem(Some((memory, _)))) = arg {
-                        add(*memory, WHOLE, true, about.outputs >> i.min(63) & 1 == 1)?;
+                    match arg {
+                        Value::Plain(Arg::Mem(Some((memory, _)))) => {
+                            add(*memory, WHOLE, true, about.outputs >> i.min(63) & 1 == 1)?;
+                        }
+                        Value::Plain(Arg::Map(map)) => add(map.place.0, WHOLE, true, false)?,
+                        _ => {}
                     }
                 }
                 uses.everything = self.addresses(call);

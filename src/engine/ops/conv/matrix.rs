@@ -55,6 +55,11 @@ impl Engine {
         let (y, z) = (q.y.as_view(), q.z.as_ref().map(ViewMut::as_view));
         let plane = to.iter().product::<usize>();
         let (row_tiles, places) = (m.div_ceil(rows), MATRIX_SIDE * MATRIX_SIDE / rows);
+        // Places of an adjoint whose windows meet x in the same taps: those of a phase, one for each step of the strides.
+        let stride = if p.back { s.stride } else { [1; 3] };
+        let phases = stride.iter().product::<usize>();
+        let of_phase = to.iter().zip(stride).map(|(n, step)| n.div_ceil(step)).product::<usize>();
+        let tiles = (s.n * of_phase).div_ceil(places);
         let (act, slope) = fused_act("conv", q.act)?;
         let args = ConvMatrixArgs {
             x: self.arg_in(&x.view()),
@@ -65,16 +70,16 @@ impl Engine {
             y: self.arg_in(&y),
             z: self.arg_opt(z.as_ref()),
             map: dims(from.into_iter().chain([channels, s.n])),
-            out: dims(to.into_iter().chain([m, row_tiles])),
+            out: dims(to.into_iter().chain([m, row_tiles, tiles])),
             win: window(s),
             geo: geometry(s),
             back: i32::from(p.back),
-            wide: i32::from(plane.is_multiple_of(4) && aligned16(&y)),
+            wide: i32::from(phases == 1 && plane.is_multiple_of(4) && aligned16(&y)),
             accumulate: i32::from(q.accumulate),
             act,
             q_act: slope,
         };
-        let blocks = row_tiles * (s.n * plane).div_ceil(places);
+        let blocks = row_tiles * tiles * phases;
         let kernel = if rows == MATRIX_SIDE { &CONV_MATRIX128 } else { &CONV_MATRIX64 };
         let local = matrix_local(rows, self.device_caps());
         self.launch(kernel, dtype, "", Grid::BlocksWithLocal([blocks, 1, 1], local), &args)

@@ -5,9 +5,9 @@ mod ragged;
 #[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 
-use self::plan::{GemmPlan, GemmProblem, SKINNY, Tile, tiling};
+use self::plan::{Form, GemmPlan, GemmProblem, SKINNY, Tile, tiling};
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::driver::{DimsArg, Ptr, RawMem};
+use crate::driver::{DimsArg, Ptr, RawMem, TensorMap};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::blas::BlasAnswer;
@@ -76,6 +76,24 @@ impl MatrixOperand {
         let wide =
             self.aligned && inner == 1 && (lines == 1 || outer.is_multiple_of(w)) && b.is_multiple_of(w);
         dims([r, s, b, along as usize, wide as usize])
+    }
+
+    /// The map of `batch` matrices of 16-bit numbers whose `outer` rows (or columns, `by_columns`) have `inner` numbers each.
+    fn map(self, inner: usize, outer: usize, batch: usize, by_columns: bool) -> TensorMap {
+        let [r, c, b] = self.steps;
+        let step = if by_columns { c } else { r };
+        // A step along an axis of one matrix is not used; it must be a multiple of 16 bytes nevertheless.
+        let batch_step = if batch > 1 { b } else { step.max(8) };
+        TensorMap {
+            place: self.mem,
+            shape: [inner, outer, batch].map(|n| n as u64),
+            strides: [step.max(8), batch_step].map(|n| 2 * n as u64),
+        }
+    }
+
+    /// Whether a vector lies along rows of a result.
+    fn along_rows(self) -> bool {
+        self.steps[0] == 0 && self.steps[1] == 1
     }
 
     /// Whether runs of four columns can be stored at once.
@@ -172,7 +190,33 @@ impl Product {
     /// What decides how it runs.
     fn problem<'a>(&self, vendor: &'a BlasAnswer) -> GemmProblem<'a> {
         let vendor = vendor.as_ref().map(|_| ()).map_err(|why| why.as_ref());
-        GemmProblem { e: self.e, dtype: self.dtype, tf32: self.tf32, vendor }
+        let e = self.e;
+        let results = [self.c, self.residual, Some(self.y), self.z].into_iter().flatten();
+        let vectors = [self.bias, self.scale].into_iter().flatten();
+        let rows = e.n.is_multiple_of(4)
+            && results.into_iter().all(|t| t.wide_rows(e.m))
+            && vectors.into_iter().all(MatrixOperand::along_rows);
+        GemmProblem { e, dtype: self.dtype, tf32: self.tf32, vendor, form: self.form(), rows }
+    }
+
+    /// How the operands lie in memory, or why kernels for matrix cores do not take them: these copy items of 16 bytes of one row.
+    fn form(&self) -> Result<Form, &'static str> {
+        if !matches!(self.dtype, DType::F16 | DType::Bf16) {
+            return Err("operands are neither f16 nor bf16");
+        }
+        let (e, [ar, ac, ab], [br, bc, bb]) = (self.e, self.a.steps, self.b.steps);
+        let items = |inner: usize, step: usize, batch: usize| {
+            [inner, step, if e.batch > 1 { batch } else { 0 }].into_iter().all(|n| n.is_multiple_of(8))
+        };
+        let (a_rows, a_columns) = (ac == 1 && items(e.k, ar, ab), ar == 1 && items(e.m, ac, ab));
+        let (b_rows, b_columns) = (bc == 1 && items(e.n, br, bb), br == 1 && items(e.k, bc, bb));
+        match self.a.aligned && self.b.aligned {
+            true if a_rows && b_rows => Ok(Form::Nn),
+            true if a_rows && b_columns => Ok(Form::Nt),
+            true if a_columns && b_rows => Ok(Form::Tn),
+            true if a_columns && b_columns => Err("both operands are transposed"),
+            _ => Err("rows of an operand are no whole items of 16 bytes at multiples of 16 bytes"),
+        }
     }
 
     /// Type of the accumulators.
@@ -217,6 +261,9 @@ struct Gradient {
 /// The kernel of a tile.
 fn tile_kernel(tile: Tile) -> &'static Kernel<GemmTileArgs> {
     match tile {
+        Tile::Matrix { form: Form::Nn, .. } => &GEMM_MATRIX_NN,
+        Tile::Matrix { form: Form::Nt, .. } => &GEMM_MATRIX_NT,
+        Tile::Matrix { form: Form::Tn, .. } => &GEMM_MATRIX_TN,
         Tile::Square128 => &GEMM_TILE128,
         Tile::Square64 => &GEMM_TILE64,
         Tile::Skinny => &GEMM_SKINNY,
@@ -265,11 +312,47 @@ impl Engine {
             act: q.act.0,
             p: q.act.1,
         };
-        self.launch(tile_kernel(tile), q.dtype, q.op(), Grid::Blocks([blocks, 1, 1]), &args)?;
+        let grid = match tile {
+            Tile::Matrix { local, .. } => Grid::BlocksWithLocal([blocks, 1, 1], local),
+            _ => Grid::Blocks([blocks, 1, 1]),
+        };
+        self.launch(tile_kernel(tile), q.dtype, q.op(), grid, &args)?;
         match view {
             Some(part) => self.finish(q, Some(&MatrixOperand::packed(&part, e)), splits, q.alpha),
             None => Ok(()),
         }
+    }
+
+    /// Runs the kernel of warps of different work.
+    fn specialized(&self, q: &Product, form: Form, grid: Grid) -> Result<()> {
+        let (e, [a_columns, b_columns]) = (q.e, [form == Form::Tn, form == Form::Nt]);
+        let batches = |t: MatrixOperand| if t.steps[2] == 0 { 1 } else { e.batch };
+        let (ab, bb) = (batches(q.a), batches(q.b));
+        let (ai, ao) = if a_columns { (e.m, e.k) } else { (e.k, e.m) };
+        let (bi, bo) = if b_columns { (e.k, e.n) } else { (e.n, e.k) };
+        let places = |t: Option<MatrixOperand>| t.map_or([0; 2], |t| [t.steps[0], t.steps[2]]);
+        let args = GemmSpecializedNnArgs {
+            a: q.a.map(ai, ao, ab, a_columns),
+            b: q.b.map(bi, bo, bb, b_columns),
+            c: Product::opt(q.c),
+            bias: Product::opt(q.bias),
+            residual: Product::opt(q.residual),
+            scale: Product::opt(q.scale),
+            y: q.y.arg(),
+            z: Product::opt(q.z),
+            size: dims([e.m, e.n, e.k, e.batch, usize::from(ab > 1), usize::from(bb > 1), 0]),
+            steps: dims([q.c, q.residual, Some(q.y), q.z].into_iter().flat_map(places)),
+            alpha: q.alpha,
+            beta: q.beta,
+            p: q.act.1,
+            act: q.act.0,
+        };
+        let kernel = match form {
+            Form::Nn => &GEMM_SPECIALIZED_NN,
+            Form::Nt => &GEMM_SPECIALIZED_NT,
+            Form::Tn => &GEMM_SPECIALIZED_TN,
+        };
+        self.launch(kernel, q.dtype, q.op(), grid, &args)
     }
 
     /// Adds `splits` contiguous partial results and applies the epilogue.
@@ -339,6 +422,7 @@ impl Engine {
         let vendor = self.vendor_plan(op, q);
         match (self.plan(op, &q.problem(&vendor))?, vendor) {
             (GemmPlan::Tiles { tile, splits }, _) => self.tiles(q, tile, splits),
+            (GemmPlan::Specialized(form, grid), _) => self.specialized(q, form, grid),
             (GemmPlan::Vendor, Ok(plan)) => self.blas_product(q, &plan),
             (GemmPlan::Vendor, Err(_)) => self.portable_product(q),
         }

@@ -1,7 +1,8 @@
-//! How matrix products run: the vendor's library, or a tile kernel.
+//! How matrix products run: the vendor's library, kernels for matrix cores, or a tile kernel.
 
 use crate::device::Caps;
 use crate::dtype::DType;
+use crate::engine::launch::Grid;
 use crate::engine::plan::{PORTABLE, Problem, Reason, Variant};
 use crate::ops::gemm::Extents;
 
@@ -9,6 +10,19 @@ use crate::ops::gemm::Extents;
 pub(crate) const SKINNY: usize = 16;
 
 const SOURCE: &str = "kernels/common/gemm/gemm.c";
+
+/// Rows and columns of a tile of `gemm/matrix.c` and `gemm/matrix_specialized.c`, and terms of a stage.
+pub(crate) const MATRIX_SIDE: usize = 128;
+const MATRIX_TERMS: usize = 64;
+
+/// How the operands of a product on matrix cores lie in memory, by the letters of BLAS: A by rows and B by rows (`nn`) or columns (`nt`), or A by columns and
+/// B by rows (`tn`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Form {
+    Nn,
+    Nt,
+    Tn,
+}
 
 /// A product. Where nothing is written or summed there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,11 +33,21 @@ pub(crate) struct GemmProblem<'a> {
     pub(crate) tf32: bool,
     /// Whether the vendor's library takes it, or why not.
     pub(crate) vendor: Result<(), &'a str>,
+    /// How its operands lie in memory, or why kernels for matrix cores do not take them.
+    pub(crate) form: Result<Form, &'static str>,
+    /// Whether results and what is added to them lie in rows, at multiples of four numbers, and vectors along these.
+    pub(crate) rows: bool,
 }
 
 /// The tile kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tile {
+    /// On matrix cores: 128 rows and so many columns.
+    Matrix {
+        form: Form,
+        columns: usize,
+        local: usize,
+    },
     Square128,
     Square64,
     Skinny,
@@ -34,14 +58,60 @@ pub(crate) enum Tile {
 pub(crate) enum GemmPlan {
     /// By the vendor's library.
     Vendor,
+    /// On matrix cores by warps of different work.
+    Specialized(Form, Grid),
     /// By tiles, with k split.
     Tiles { tile: Tile, splits: usize },
+}
+
+/// Blocks and local memory of `gemm/matrix_specialized.c` for so many tiles of rows and columns, or why the device does not have that.
+pub(crate) fn specialized_grid(
+    down: usize,
+    across: usize,
+    batch: usize,
+    caps: &Caps,
+) -> Result<Grid, Reason> {
+    if !caps.tensor_maps {
+        return Err("the device has no maps of tensors".into());
+    }
+    // Six stages of both operands; sums of 16 rows and 64 columns of eight warps.
+    let local = 6 * 2 * MATRIX_SIDE * MATRIX_TERMS * 2 + 8 * 16 * 64 * 4;
+    let gates = 1 << 10;
+    if local + gates > caps.shared_bytes as usize {
+        return Err(
+            format!("it needs {} bytes of local memory, of {}", local + gates, caps.shared_bytes).into()
+        );
+    }
+    let pairs = down.saturating_mul(across.div_ceil(2)).saturating_mul(batch);
+    if pairs > i32::MAX as usize / 2 {
+        return Err("it has too many tiles".into());
+    }
+    let clusters = pairs.min((caps.compute_units as usize / 2).max(1));
+    Ok(Grid::BlocksOf { blocks: 2 * clusters, threads: 384, local })
+}
+
+/// Columns of a tile of `gemm/matrix.c` and `gemm/ragged_matrix.c` (it has [`MATRIX_SIDE`] rows), and local memory of a block, as `gemm/matrix_tile.h` has
+/// them; or why the device does not have that.
+pub(crate) fn matrix_tile(caps: &Caps) -> Result<(usize, usize), Reason> {
+    let have = caps.shared_bytes as usize;
+    let (columns, stages) = match caps.matrix_cores {
+        true if have >= 96 << 10 => (MATRIX_SIDE, 3),
+        // NVIDIA's OpenCL.
+        true => (MATRIX_SIDE / 2, 2),
+        false => (MATRIX_SIDE, 2),
+    };
+    let local = stages * (MATRIX_SIDE + columns) * MATRIX_TERMS * 2;
+    match local <= have {
+        true => Ok((columns, local)),
+        false => Err(format!("it needs {local} bytes of local memory, of {have}").into()),
+    }
 }
 
 impl Tile {
     /// Blocks for one part of k.
     pub(crate) fn blocks(self, e: Extents) -> usize {
         let (bm, bn) = match self {
+            Tile::Matrix { columns, .. } => (MATRIX_SIDE, columns),
             Tile::Square128 => (128, 128),
             Tile::Square64 => (64, 64),
             Tile::Skinny => (SKINNY, 256),
@@ -84,6 +154,29 @@ impl GemmProblem<'_> {
         }
         Ok(GemmPlan::Vendor)
     }
+
+    fn specialized(&self, caps: &Caps) -> Result<GemmPlan, Reason> {
+        let (e, form) = (self.e, self.form?);
+        if !self.rows {
+            return Err(
+                "results, or what is added to them, do not lie in rows at multiples of four numbers".into()
+            );
+        }
+        if [e.m, e.n, e.k, e.batch].into_iter().any(|n| n > i32::MAX as usize) {
+            return Err("a size is above 2^31 - 1".into());
+        }
+        let grid = specialized_grid(e.m.div_ceil(MATRIX_SIDE), e.n.div_ceil(MATRIX_SIDE), e.batch, caps)?;
+        Ok(GemmPlan::Specialized(form, grid))
+    }
+
+    fn matrix_cores(&self, caps: &Caps) -> Result<GemmPlan, Reason> {
+        let (form, (columns, local)) = (self.form?, matrix_tile(caps)?);
+        let tile = Tile::Matrix { form, columns, local };
+        // Two blocks run on a unit at a time.
+        let (want, blocks) = (2 * (caps.compute_units as usize).max(1), tile.blocks(self.e).max(1));
+        let splits = if caps.is_cpu || 2 * blocks > want { 1 } else { want / blocks };
+        Ok(GemmPlan::Tiles { tile, splits: splits.min(self.e.k / 256).max(1) })
+    }
 }
 
 impl Problem for GemmProblem<'_> {
@@ -91,6 +184,8 @@ impl Problem for GemmProblem<'_> {
 
     const VARIANTS: &'static [Variant] = &[
         Variant { name: "cublaslt", source: "vendor library" },
+        Variant { name: "warp_specialized", source: "kernels/common/gemm/matrix_specialized.c" },
+        Variant { name: "matrix_cores", source: "kernels/common/gemm/matrix.c" },
         Variant { name: PORTABLE, source: SOURCE },
         Variant { name: "tile_128", source: SOURCE },
         Variant { name: "tile_64", source: SOURCE },
@@ -103,42 +198,63 @@ impl Problem for GemmProblem<'_> {
         let (tile, splits) = tiling(e, self.dtype, caps);
         let (tile, splits) = match variant {
             0 => return self.vendor(),
-            1 => (tile, splits),
-            2 if self.dtype == DType::F64 => return Err("f64 has no tile of this size".into()),
-            2 => (Tile::Square128, 1),
-            3 => (Tile::Square64, 1),
-            4 if e.m.min(e.n) > SKINNY => return Err("both M and N are above 16".into()),
-            4 => (Tile::Skinny, splits),
+            1 => return self.specialized(caps),
+            2 => return self.matrix_cores(caps),
+            3 => (tile, splits),
+            4 if self.dtype == DType::F64 => return Err("f64 has no tile of this size".into()),
+            4 => (Tile::Square128, 1),
+            5 => (Tile::Square64, 1),
+            6 if e.m.min(e.n) > SKINNY => return Err("both M and N are above 16".into()),
+            6 => (Tile::Skinny, splits),
             _ if e.k < 64 => return Err("K is below 64".into()),
             _ => (Tile::Square64, splits.max(2)),
         };
         Ok(GemmPlan::Tiles { tile, splits })
+    }
+
+    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
+        let e = self.e;
+        // Few rows or columns leave most of a tile empty.
+        let whole = e.m.min(e.n) > SKINNY;
+        match variant {
+            // A block has all of k: too few blocks for the device are slower than tiles with k split.
+            1 => whole && 2 * Tile::Square128.blocks(e) >= caps.compute_units as usize,
+            2 => whole && caps.matrix_cores,
+            _ => true,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::geometry::tests::{cpu, gpu};
+    use crate::engine::geometry::tests::{chosen, cpu, gpu};
 
     fn problem(m: usize, n: usize, k: usize) -> GemmProblem<'static> {
         let e = Extents { batch: 1, m, n, k };
-        GemmProblem { e, dtype: DType::F32, tf32: false, vendor: Err("no vendor library was found") }
+        GemmProblem {
+            e,
+            dtype: DType::F32,
+            tf32: false,
+            vendor: Err("no vendor library was found"),
+            form: Err("f32"),
+            rows: true,
+        }
     }
 
     #[test]
     fn tiles_and_splits_fill_the_device() {
         let (gpu, cpu) = (gpu(), cpu());
         let tiles = |tile, splits| Ok(GemmPlan::Tiles { tile, splits });
-        assert_eq!(problem(4096, 4096, 4096).plan(1, &gpu), tiles(Tile::Square128, 1));
-        assert_eq!(problem(512, 512, 512).plan(1, &gpu), tiles(Tile::Square64, 4));
-        assert_eq!(problem(64, 64, 1 << 20).plan(1, &gpu), tiles(Tile::Square64, 264));
-        assert_eq!(problem(16, 4096, 4096).plan(1, &gpu), tiles(Tile::Skinny, 32));
-        assert_eq!(problem(4096, 16, 4096).plan(1, &gpu), tiles(Tile::Skinny, 32));
-        assert_eq!(problem(16, 4096, 4096).plan(1, &cpu), tiles(Tile::Square64, 1));
-        assert_eq!(problem(512, 512, 512).plan(1, &cpu), tiles(Tile::Square128, 1));
+        assert_eq!(problem(4096, 4096, 4096).plan(3, &gpu), tiles(Tile::Square128, 1));
+        assert_eq!(problem(512, 512, 512).plan(3, &gpu), tiles(Tile::Square64, 4));
+        assert_eq!(problem(64, 64, 1 << 20).plan(3, &gpu), tiles(Tile::Square64, 264));
+        assert_eq!(problem(16, 4096, 4096).plan(3, &gpu), tiles(Tile::Skinny, 32));
+        assert_eq!(problem(4096, 16, 4096).plan(3, &gpu), tiles(Tile::Skinny, 32));
+        assert_eq!(problem(16, 4096, 4096).plan(3, &cpu), tiles(Tile::Square64, 1));
+        assert_eq!(problem(512, 512, 512).plan(3, &cpu), tiles(Tile::Square128, 1));
         let double = GemmProblem { dtype: DType::F64, ..problem(4096, 4096, 64) };
-        assert_eq!(double.plan(1, &gpu), tiles(Tile::Square64, 1));
+        assert_eq!(double.plan(3, &gpu), tiles(Tile::Square64, 1));
     }
 
     #[test]
@@ -157,10 +273,42 @@ mod tests {
         let gpu = gpu();
         let p = problem(128, 128, 32);
         let double = GemmProblem { dtype: DType::F64, ..p };
-        assert!(double.plan(2, &gpu).is_err_and(|e| e.contains("f64")));
-        assert!(p.plan(4, &gpu).is_err_and(|e| e.contains("above 16")));
-        assert!(p.plan(5, &gpu).is_err_and(|e| e.contains("below 64")));
+        assert!(double.plan(4, &gpu).is_err_and(|e| e.contains("f64")));
+        assert!(p.plan(6, &gpu).is_err_and(|e| e.contains("above 16")));
+        assert!(p.plan(7, &gpu).is_err_and(|e| e.contains("below 64")));
         let split = GemmPlan::Tiles { tile: Tile::Square64, splits: 2 };
-        assert_eq!(problem(128, 128, 64).plan(5, &gpu), Ok(split));
+        assert_eq!(problem(128, 128, 64).plan(7, &gpu), Ok(split));
+    }
+
+    #[test]
+    fn sixteen_bit_products_run_on_matrix_cores() {
+        let hopper = Caps {
+            matrix_cores: true,
+            tensor_maps: true,
+            compute_units: 132,
+            shared_bytes: 227 << 10,
+            ..gpu()
+        };
+        let half = |m, n, k| GemmProblem { dtype: DType::Bf16, form: Ok(Form::Nt), ..problem(m, n, k) };
+        let large = half(4096, 4096, 4096);
+        assert_eq!(chosen(&large, &hopper), "warp_specialized");
+        let grid = Grid::BlocksOf { blocks: 132, threads: 384, local: 224 << 10 };
+        assert_eq!(large.plan(1, &hopper), Ok(GemmPlan::Specialized(Form::Nt, grid)));
+        // 3 x 2 tiles are three pairs, and too few for the device.
+        let few = Grid::BlocksOf { blocks: 6, threads: 384, local: 224 << 10 };
+        assert_eq!(half(300, 200, 64).plan(1, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));
+        assert_eq!(chosen(&half(300, 200, 64), &hopper), "matrix_cores");
+        let tile = |columns, local| Tile::Matrix { form: Form::Nt, columns, local };
+        let split = GemmPlan::Tiles { tile: tile(128, 96 << 10), splits: 32 };
+        assert_eq!(half(256, 512, 1 << 16).plan(2, &hopper), Ok(split));
+        assert_eq!(chosen(&GemmProblem { rows: false, ..large }, &hopper), "matrix_cores");
+        assert_eq!(chosen(&large, &Caps { tensor_maps: false, ..hopper.clone() }), "matrix_cores");
+        let short = Caps { shared_bytes: 48 << 10, ..hopper.clone() };
+        let narrow = GemmPlan::Tiles { tile: tile(64, 48 << 10), splits: 1 };
+        assert_eq!((chosen(&large, &short), large.plan(2, &short)), ("matrix_cores", Ok(narrow)));
+        assert_eq!(chosen(&large, &Caps { shared_bytes: 32 << 10, ..hopper.clone() }), PORTABLE);
+        assert_eq!(chosen(&large, &gpu()), PORTABLE);
+        assert_eq!(chosen(&half(16, 4096, 4096), &hopper), PORTABLE);
+        assert_eq!(chosen(&GemmProblem { form: Err("gaps"), ..large }, &hopper), PORTABLE);
     }
 }

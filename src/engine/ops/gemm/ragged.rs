@@ -1,12 +1,13 @@
 //! Products of groups of rows with matrices of their own, and the gradient of these.
 
 use super::MatrixOperand;
+use super::plan::{MATRIX_SIDE, matrix_tile, specialized_grid};
 use crate::buffer::View;
 use crate::device::Caps;
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, dims};
+use crate::engine::launch::{Grid, LANES, code_of_op, dims};
 use crate::engine::plan::{PORTABLE, Problem, Reason, Variant};
 use crate::error::Result;
 use crate::ops::core::Choice;
@@ -14,13 +15,15 @@ use crate::ops::gemm::*;
 use crate::spec::gemm::OUTPUTS;
 use crate::spec::kernels::gemm::*;
 
-/// Rows and columns of a tile of `gemm/ragged_matrix.c` and of the portable kernels, and terms of a stage of the former.
-const MATRIX_SIDE: usize = 128;
+/// Rows and columns of a tile of the portable kernels.
 const SIDE: usize = 64;
-const MATRIX_TERMS: usize = 64;
+/// Rows of a gradient that a thread of the kernel for small groups has.
+const FEW: usize = 8;
 /// A kernel that looks for its group among more than this many spends its time on that.
 const MANY_GROUPS: usize = 64;
 
+const SPECIALIZED: Variant =
+    Variant { name: "warp_specialized", source: "kernels/common/gemm/matrix_specialized.c" };
 const MATRIX_CORES: Variant = Variant { name: "matrix_cores", source: "kernels/common/gemm/ragged_matrix.c" };
 
 /// A product by groups of rows.
@@ -46,31 +49,44 @@ impl RaggedProblem {
     /// Whether a variant is worth it. Without matrix cores the portable kernels have more of their sums in registers.
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         match variant {
-            0 => caps.matrix_cores && !self.many_small_groups(),
-            1 => self.many_small_groups(),
+            0 | 1 => caps.matrix_cores && !self.many_small_groups(),
+            2 => self.many_small_groups(),
             _ => true,
         }
     }
 
-    /// Local memory of a block on matrix cores.
-    fn matrix_local(&self, caps: &Caps) -> Result<usize, Reason> {
+    /// Why kernels for matrix cores do not take it, if so.
+    fn fits_matrix_cores(&self) -> Result<(), Reason> {
         if !matches!(self.dtype, DType::F16 | DType::Bf16) || !self.same_dtype {
             return Err("operands and results are not all f16 or all bf16".into());
         }
         if !self.aligned {
             return Err("rows are no whole items of 16 bytes at multiples of 16 bytes".into());
         }
-        // As many stages as `gemm/ragged_matrix.c` has.
-        let stages = if caps.matrix_cores { 3 } else { 2 };
-        let local = 2 * stages * MATRIX_SIDE * MATRIX_TERMS * self.dtype.size();
-        match local <= caps.shared_bytes as usize {
-            true => Ok(local),
-            false => Err(format!("it needs {local} bytes of local memory, of {}", caps.shared_bytes).into()),
+        Ok(())
+    }
+
+    /// Columns of a tile and local memory of a block on matrix cores.
+    fn matrix_tile(&self, caps: &Caps) -> Result<(usize, usize), Reason> {
+        self.fits_matrix_cores()?;
+        matrix_tile(caps)
+    }
+
+    /// Blocks of `gemm/matrix_specialized.c` for so many tiles of rows, in `batch` matrices.
+    fn specialized(&self, down: usize, batch: usize, caps: &Caps) -> Result<RaggedPlan, Reason> {
+        self.fits_matrix_cores()?;
+        let e = self.e;
+        if e.k == 0 || self.rows == 0 {
+            return Err("it has no rows or no terms".into());
         }
+        if [e.m, e.n, e.k, e.batch].into_iter().any(|n| n > i32::MAX as usize / 2) {
+            return Err("a size is above 2^30".into());
+        }
+        specialized_grid(down, e.n.div_ceil(MATRIX_SIDE), batch, caps).map(RaggedPlan::Specialized)
     }
 }
 
-/// Columns that a block of the kernels for small groups has.
+/// Threads, and columns, that the kernels for small groups have together.
 fn columns(n: usize) -> usize {
     if n <= 16 { 16 } else { 64 }
 }
@@ -82,6 +98,8 @@ pub(crate) struct RaggedForward(RaggedProblem);
 /// How a product by groups runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RaggedPlan {
+    /// On matrix cores by warps of different work.
+    Specialized(Grid),
     MatrixCores(Grid),
     /// A block per group.
     ByGroup(Grid),
@@ -90,10 +108,10 @@ pub(crate) enum RaggedPlan {
 }
 
 impl RaggedForward {
-    /// Tiles of this many rows and columns for any partition: every group, and the rows before and after all groups, can leave one incomplete.
-    fn tiles(&self, side: usize) -> usize {
+    /// Tiles of so many rows and columns for any partition: every group, and the rows before and after all groups, can leave one incomplete.
+    fn tiles(&self, rows: usize, columns: usize) -> usize {
         let e = self.0.e;
-        e.n.div_ceil(side).saturating_mul(e.m.div_ceil(side).saturating_add(e.batch + 1))
+        e.n.div_ceil(columns).saturating_mul(e.m.div_ceil(rows).saturating_add(e.batch + 1))
     }
 }
 
@@ -101,6 +119,7 @@ impl Problem for RaggedForward {
     type Plan = RaggedPlan;
 
     const VARIANTS: &'static [Variant] = &[
+        SPECIALIZED,
         MATRIX_CORES,
         Variant { name: "by_group", source: "kernels/common/gemm/ragged.c" },
         Variant { name: PORTABLE, source: "kernels/common/gemm/ragged.c" },
@@ -109,15 +128,19 @@ impl Problem for RaggedForward {
     fn plan(&self, variant: usize, caps: &Caps) -> Result<RaggedPlan, Reason> {
         let e = self.0.e;
         Ok(match variant {
-            0 => {
-                let local = self.0.matrix_local(caps)?;
-                RaggedPlan::MatrixCores(Grid::BlocksWithLocal([self.tiles(MATRIX_SIDE), 1, 1], local))
-            }
+            0 => return self.0.specialized(e.m.div_ceil(MATRIX_SIDE).saturating_add(e.batch + 1), 1, caps),
             1 => {
-                let blocks = e.n.div_ceil(columns(e.n)).saturating_mul(e.batch.saturating_add(2));
-                RaggedPlan::ByGroup(Grid::Blocks([blocks, 1, 1]))
+                let (columns, local) = self.0.matrix_tile(caps)?;
+                RaggedPlan::MatrixCores(Grid::BlocksWithLocal(
+                    [self.tiles(MATRIX_SIDE, columns), 1, 1],
+                    local,
+                ))
             }
-            _ => RaggedPlan::Tiles(Grid::Blocks([self.tiles(SIDE), 1, 1])),
+            2 => {
+                let teams = e.n.div_ceil(columns(e.n)).saturating_mul(e.batch.saturating_add(2));
+                RaggedPlan::ByGroup(Grid::Blocks([teams.div_ceil(LANES / columns(e.n)), 1, 1]))
+            }
+            _ => RaggedPlan::Tiles(Grid::Blocks([self.tiles(SIDE, SIDE), 1, 1])),
         })
     }
 
@@ -134,6 +157,7 @@ impl Problem for RaggedBackward {
     type Plan = RaggedPlan;
 
     const VARIANTS: &'static [Variant] = &[
+        SPECIALIZED,
         MATRIX_CORES,
         Variant { name: "by_group", source: "kernels/common/gemm/ragged_bwd.c" },
         Variant { name: PORTABLE, source: "kernels/common/gemm/ragged_bwd.c" },
@@ -144,11 +168,15 @@ impl Problem for RaggedBackward {
         let tiles =
             |rows, columns| e.m.div_ceil(rows).saturating_mul(e.n.div_ceil(columns)).saturating_mul(e.batch);
         Ok(match variant {
-            0 => {
-                let local = self.0.matrix_local(caps)?;
-                RaggedPlan::MatrixCores(Grid::BlocksWithLocal([tiles(MATRIX_SIDE, MATRIX_SIDE), 1, 1], local))
+            0 => return self.0.specialized(e.m.div_ceil(MATRIX_SIDE), e.batch, caps),
+            1 => {
+                let (columns, local) = self.0.matrix_tile(caps)?;
+                RaggedPlan::MatrixCores(Grid::BlocksWithLocal([tiles(MATRIX_SIDE, columns), 1, 1], local))
             }
-            1 => RaggedPlan::ByGroup(Grid::Blocks([tiles(SIDE, columns(e.n)), 1, 1])),
+            2 => {
+                let teams = tiles(FEW, columns(e.n));
+                RaggedPlan::ByGroup(Grid::Blocks([teams.div_ceil(LANES / columns(e.n)), 1, 1]))
+            }
             _ => RaggedPlan::Tiles(Grid::Blocks([tiles(SIDE, SIDE), 1, 1])),
         })
     }
@@ -228,6 +256,28 @@ impl Ragged<'_> {
         }
     }
 
+    fn specialized_args(&self) -> GemmRaggedSpecializedNnArgs {
+        let (e, (_, by_terms), (z, sz)) = (self.e, self.rows_of_b(), self.z());
+        let (inner, outer) = if by_terms { (e.n, e.k) } else { (e.k, e.n) };
+        GemmRaggedSpecializedNnArgs {
+            a: self.a.map(e.k, e.m, 1, false),
+            b: self.b.map(inner, outer, e.batch, !by_terms),
+            offsets: self.offsets,
+            c: Ptr::NULL,
+            bias: self.bias,
+            y: self.y.arg(),
+            z,
+            err: self.err,
+            code: code_of_op("gemm_ragged"),
+            size: dims([e.m, e.n, e.k, e.batch, 0, 0, e.n]),
+            steps: dims([0, 0, 0, 0, self.y.steps[0], 0, sz[0], 0]),
+            alpha: self.p.alpha,
+            beta: 0.0,
+            p: self.act.1,
+            act: self.act.0,
+        }
+    }
+
     fn portable_args(&self) -> GemmRaggedArgs {
         let (e, dt, (z, sz)) = (self.e, self.dtype, self.z());
         // Groups start at any row: a load along the rows would not be aligned.
@@ -295,6 +345,11 @@ impl Engine {
             act: fused_act(op, p.act)?,
         };
         let (kernel, grid) = match self.plan(op, &ragged.problem())? {
+            RaggedPlan::Specialized(grid) => {
+                let (_, by_terms) = ragged.rows_of_b();
+                let kernel = if by_terms { &GEMM_RAGGED_SPECIALIZED_NN } else { &GEMM_RAGGED_SPECIALIZED_NT };
+                return self.launch(kernel, ragged.dtype, OUTPUTS[0], grid, &ragged.specialized_args());
+            }
             RaggedPlan::MatrixCores(grid) => {
                 let (_, by_terms) = ragged.rows_of_b();
                 let kernel = if by_terms { &GEMM_RAGGED_MATRIX_TERMS } else { &GEMM_RAGGED_MATRIX };
@@ -327,6 +382,26 @@ impl Engine {
         let size = dims([e.k, e.m, e.n, e.batch, columns(e.n), 0, usize::from(d.wide_rows(e.m))]);
         let (p, q) = (left.arg(), right.arg());
         let (kernel, grid) = match plan {
+            RaggedPlan::Specialized(grid) => {
+                let args = GemmRaggedSpecializedNnArgs {
+                    a: left.map(e.m, e.k, 1, false),
+                    b: right.map(e.n, e.k, 1, false),
+                    offsets,
+                    c: if accumulate == 1 { d.arg() } else { Ptr::NULL },
+                    bias: Ptr::NULL,
+                    y: d.arg(),
+                    z: Ptr::NULL,
+                    err,
+                    code,
+                    size: dims([e.m, e.n, e.k, e.batch]),
+                    steps: dims([d.steps[0], d.steps[2], 0, 0, d.steps[0], d.steps[2]]),
+                    alpha,
+                    beta: 1.0,
+                    p: 0.0,
+                    act: 0,
+                };
+                return self.launch(&GEMM_RAGGED_BWD_SPECIALIZED, dt, OUTPUTS[0], grid, &args);
+            }
             RaggedPlan::MatrixCores(grid) => {
                 let steps = dims([left.steps[0], right.steps[0], d.steps[0], d.steps[2]]);
                 let d = d.arg();
@@ -365,12 +440,24 @@ mod tests {
         let (hopper, p) = (hopper(), RaggedForward(problem()));
         assert_eq!((chosen(&p, &hopper), chosen(&p, &gpu())), ("matrix_cores", PORTABLE));
         let grid = Grid::BlocksWithLocal([2 * (8 + 9), 1, 1], 96 << 10);
-        assert_eq!(p.plan(0, &hopper), Ok(RaggedPlan::MatrixCores(grid)));
-        assert_eq!(p.plan(1, &hopper), Ok(RaggedPlan::ByGroup(Grid::Blocks([4 * 10, 1, 1]))));
+        assert_eq!(p.plan(1, &hopper), Ok(RaggedPlan::MatrixCores(grid)));
+        assert_eq!(p.plan(2, &hopper), Ok(RaggedPlan::ByGroup(Grid::Blocks([10, 1, 1]))));
         assert_eq!([1, 16, 17, 200].map(columns), [16, 16, 64, 64]);
-        assert_eq!(p.plan(2, &hopper), Ok(RaggedPlan::Tiles(Grid::Blocks([4 * (16 + 9), 1, 1]))));
+        assert_eq!(p.plan(3, &hopper), Ok(RaggedPlan::Tiles(Grid::Blocks([4 * (16 + 9), 1, 1]))));
+        // Where local memory is short, tiles are half as wide.
         let small = Caps { shared_bytes: 48 << 10, ..hopper.clone() };
-        assert_eq!(chosen(&p, &small), PORTABLE);
+        let narrow = Grid::BlocksWithLocal([4 * (8 + 9), 1, 1], 48 << 10);
+        assert_eq!(
+            (chosen(&p, &small), p.plan(1, &small)),
+            ("matrix_cores", Ok(RaggedPlan::MatrixCores(narrow)))
+        );
+        assert_eq!(chosen(&p, &Caps { shared_bytes: 32 << 10, ..hopper.clone() }), PORTABLE);
+        let maps = Caps { tensor_maps: true, compute_units: 132, ..hopper.clone() };
+        let grid = Grid::BlocksOf { blocks: 2 * 17, threads: 384, local: 224 << 10 };
+        assert_eq!(
+            (chosen(&p, &maps), p.plan(0, &maps)),
+            ("warp_specialized", Ok(RaggedPlan::Specialized(grid)))
+        );
         for other in [
             RaggedProblem { dtype: DType::F32, ..p.0 },
             RaggedProblem { same_dtype: false, ..p.0 },
@@ -396,9 +483,8 @@ mod tests {
     fn gradients_have_a_block_per_tile_of_each_matrix() {
         let p = RaggedBackward(problem());
         let local = Grid::BlocksWithLocal([8 * 8 * 2, 1, 1], 96 << 10);
-        assert_eq!(p.plan(0, &hopper()), Ok(RaggedPlan::MatrixCores(local)));
-        let grid = Grid::Blocks([16 * 4 * 8, 1, 1]);
-        assert_eq!(p.plan(1, &gpu()), Ok(RaggedPlan::ByGroup(grid)));
-        assert_eq!(p.plan(2, &gpu()), Ok(RaggedPlan::Tiles(grid)));
+        assert_eq!(p.plan(1, &hopper()), Ok(RaggedPlan::MatrixCores(local)));
+        assert_eq!(p.plan(2, &gpu()), Ok(RaggedPlan::ByGroup(Grid::Blocks([125 * 8, 1, 1]))));
+        assert_eq!(p.plan(3, &gpu()), Ok(RaggedPlan::Tiles(Grid::Blocks([16 * 4 * 8, 1, 1]))));
     }
 }
