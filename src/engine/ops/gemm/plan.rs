@@ -3,6 +3,7 @@
 use crate::device::Caps;
 use crate::dtype::DType;
 use crate::engine::plan::{PORTABLE, Problem, Reason, Variant};
+use crate::engine::tune::ProblemKey;
 use crate::ops::gemm::Extents;
 
 /// Rows (after exchanging the operands if need be) up to which the skinny tile serves.
@@ -113,6 +114,10 @@ impl Problem for GemmProblem<'_> {
             _ => (Tile::Square64, splits.max(2)),
         };
         Ok(GemmPlan::Tiles { tile, splits })
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
     }
 }
 
