@@ -70,8 +70,7 @@ const CASES: &str = r#"[{"id": "small", "op": "softmax", "rows": 16, "cols": 64,
     {"id": "other", "op": "copy", "n": 64}]"#;
 
 /// One matrix, whose products have several variants.
-const NETWORK: &str = r#"{"inputs": {"x": {"shape": [24]}}, "outputs": {"y": "dense"},
-    "layers": {"dense": {"type": "dense", "inputs": ["x"], "in_features": 24, "out_features": 20}}}"#;
+const NETWORK: &str = r#"{"inputs": {"x": [24]}, "layers": [{"type": "dense", "out_features": 20}]}"#;
 
 #[test]
 fn cases_are_measured_and_their_results_written() {
