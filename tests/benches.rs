@@ -34,6 +34,7 @@ const NOT_TIMED: &[&str] = &[
     "adopt_stream",
     "pin_variant",
     "explain_calls",
+    "tune_calls",
     "profile_calls",
 ];
 

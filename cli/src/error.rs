@@ -123,6 +123,9 @@ impl CliError {
                 NnError::Gpu(GpuError::Unavailable { .. }) => {
                     Some("`trefoil devices` shows what can be used here; `--backend cpu` always works")
                 }
+                NnError::Gpu(GpuError::Config(what)) if what.starts_with("TREFOIL_TUNE") => {
+                    Some("set TREFOIL_TUNE to `use`, or leave it unset")
+                }
                 NnError::Gpu(GpuError::Config(_)) => Some(
                     "give --backend (or TREFOIL_BACKEND) one of the listed names; `trefoil devices` shows what can be used here",
                 ),

@@ -22,7 +22,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     bench, compare, data, devices, eval, explain, export, generate, init, plot, predict, profile, report,
-    schema, status, summary, train,
+    schema, status, summary, train, tune,
 };
 use crate::error::{CliError, Result};
 
@@ -48,6 +48,7 @@ Examples:
   trefoil plot runs/digits                         curves of a run as SVG
   trefoil profile examples/digits.json             kernels and layers of a training step, with their times
   trefoil bench cases.json --backend cuda          time the kernels
+  trefoil tune cases.json --backend cuda           measure which implementations are fastest, and take them from now on
   trefoil explain gemm                             which implementation serves an operation
 
 The environment variable TREFOIL_BACKEND sets the default of --backend."
@@ -92,6 +93,8 @@ enum Command {
     Profile(profile::Args),
     /// Time operations described by a JSON file
     Bench(bench::Args),
+    /// Measure which implementations of operations are fastest on a device, and take them from now on
+    Tune(tune::Args),
     /// Say which implementation serves an operation, or the operations of a network, and why not the others
     Explain(explain::Args),
     /// Summarize the table of kernels
@@ -115,6 +118,7 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<()> {
         Command::Plot(a) => plot::run(a, out),
         Command::Profile(a) => profile::run(a, out),
         Command::Bench(a) => bench::run(a, out),
+        Command::Tune(a) => tune::run(a, out),
         Command::Explain(a) => explain::run(a, out),
         Command::Status(a) => status::run(a, out),
     }

@@ -137,6 +137,14 @@ impl InputArgs {
     }
 }
 
+/// Forward and backward of a network, from the sum of its outputs.
+pub(crate) fn both_passes(model: &dyn Layer, inputs: &[Tensor]) -> trefoil_nn::Result<()> {
+    let outputs = model.forward_all(inputs)?;
+    let sums = outputs.iter().filter(|y| y.requires_grad()).map(Tensor::sum);
+    let total = sums.reduce(|a, b| a?.add(&b?));
+    total.map_or(Ok(()), |total| total?.backward())
+}
+
 /// A training run with its data.
 #[derive(Debug)]
 pub(crate) struct Run {

@@ -74,6 +74,7 @@ fn help_is_complete() {
         "plot",
         "profile",
         "bench",
+        "tune",
         "explain",
         "status",
         "init",
@@ -104,6 +105,7 @@ fn help_is_complete() {
         ("schema", "Examples"),
         ("profile", "--trace"),
         ("bench", "--only"),
+        ("tune", "--batch"),
         ("explain", "--backend"),
         ("status", "--all"),
     ] {

@@ -197,6 +197,7 @@ const NOT_CALLED: &[(&str, &str)] = &[
     ("adopt_stream", DEVICE),
     ("pin_variant", DEVICE),
     ("explain_calls", DEVICE),
+    ("tune_calls", DEVICE),
     ("fill_bytes", "it sets raw bits; `Tensor::full` and `Tensor::write_bytes` set elements"),
     ("rnn_gates", "two `Tensor::linear` compute it with gradients"),
 ];

@@ -1,4 +1,4 @@
-//! Compiled images on disk. Never a reason to fail: whatever is wrong with the cache, the unit is compiled.
+//! Compiled images on disk, and what was measured of a device. Never a reason to fail: whatever is wrong with the cache, the unit is compiled.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -81,12 +81,12 @@ impl DiskCache {
         image
     }
 
-    /// Stores an image: written beside its place, then renamed, so that readers and other writers never see half of it.
-    pub(crate) fn write(&self, key: &str, image: &[u8]) {
-        let Some(dir) = &self.dir else { return };
+    /// Stores an image: written beside its place, then renamed, so that readers and other writers never see half of it. Whether it is stored.
+    pub(crate) fn write(&self, key: &str, image: &[u8]) -> bool {
+        let Some(dir) = &self.dir else { return false };
         let bytes = (HEAD + image.len()) as u64;
         if bytes > self.size || image.len() as u64 > MAX_IMAGE {
-            return;
+            return false;
         }
         self.make_room(dir, bytes);
         let temp = dir.join(format!(".{key}.{}.{:?}", std::process::id(), std::thread::current().id()));
@@ -98,10 +98,11 @@ impl DiskCache {
             file.write_all(image)?;
             fs::rename(&temp, dir.join(key))
         });
-        if let Err(e) = done {
+        if let Err(e) = &done {
             log::warn!("kernel cache entry {key} cannot be written: {e}");
             let _ = fs::remove_file(&temp);
         }
+        done.is_ok()
     }
 
     /// Removes the files that were not used for longest until `bytes` more fit.

@@ -12,6 +12,7 @@ pub(crate) mod plan;
 pub(crate) mod pool;
 mod profile;
 pub(crate) mod program;
+pub(crate) mod tune;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -123,19 +124,21 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Engine {
     /// An engine on a driver, with a new stream. Reads the `TREFOIL_` variables of `docs/ENVIRONMENT.md`.
     ///
-    /// Errors: what the driver says to a new stream and a first small allocation; `Config` for a malformed `TREFOIL_VARIANT`.
+    /// Errors: what the driver says to a new stream and a first small allocation; `Config` for a malformed `TREFOIL_VARIANT` or `TREFOIL_TUNE`.
     pub fn new(driver: Arc<dyn Driver>) -> Result<Self> {
+        let disk = cache::DiskCache::from_env();
+        let measured = tune::Store::from_env(&*driver, &disk)?;
         let device = Device {
             driver,
             counts: Arc::default(),
-            programs: program::Programs::new(cache::DiskCache::from_env()),
+            programs: program::Programs::new(disk),
             blas: blas::Trust::default(),
             dnn: dnn::Trust::default(),
             index_errors: IndexErrors::default(),
             writes: WriteLog::default(),
             sync_each: std::env::var("TREFOIL_SYNC").is_ok_and(|v| v != "0"),
         };
-        Engine::on(Arc::new(device), None, plan::Choices::from_env()?)
+        Engine::on(Arc::new(device), None, plan::Choices::from_env()?.measured(measured))
     }
 
     /// An engine without a device: every operation checks its arguments as always, then computes nothing. Buffers take no memory and read

@@ -1,20 +1,24 @@
 //! Plans: in which of several ways an operation runs.
 //!
 //! An operation with several ways to run has a [`Problem`]: the sizes, storage type and alignment that decide, and nothing else. Its
-//! [`Problem::plan`] is a pure function of the problem and the device's capabilities, so it is tested without a device. The engine takes the first
-//! variant that applies, or the pinned one, and carries its plan out. `TREFOIL_VARIANT` pins: `portable` takes the portable text everywhere,
-//! `gemm:cublaslt` one variant of one operation; [`InteropOps::pin_variant`](crate::ops::core::InteropOps::pin_variant) does so at run time.
+//! [`Problem::plan`] is a pure function of the problem and the device's capabilities, so it is tested without a device. The engine takes the pinned
+//! variant, else the one that was measured to be the fastest ([`tune`](super::tune)), else the first that applies, and carries its plan out.
+//! `TREFOIL_VARIANT` pins: `portable` takes the portable text everywhere, `gemm:cublaslt` one variant of one operation;
+//! [`InteropOps::pin_variant`](crate::ops::core::InteropOps::pin_variant) does so at run time.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
+use super::tune::{ProblemKey, Store};
 use super::{Engine, lock};
 use crate::device::Caps;
 use crate::error::{GpuError, Result};
 use crate::ops::OpInfo;
-use crate::ops::core::Choice;
+use crate::ops::core::{Choice, ChosenBy};
 
 /// Name of the variant that the portable text serves, where a vendor library is another.
 pub(crate) const PORTABLE: &str = "portable";
@@ -46,6 +50,12 @@ pub(crate) trait Problem: Copy {
     fn prefers(&self, _variant: usize, _caps: &Caps) -> bool {
         true
     }
+
+    /// The problem as the key of a measured choice. `None` where its time depends on more than the problem says: what was measured of one call would
+    /// be taken for others. [`Engine::plan_with`] says the rest.
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        None
+    }
 }
 
 /// The first variant that is worth taking and applies, and its plan.
@@ -54,9 +64,11 @@ pub(crate) fn best<P: Problem>(problem: &P, caps: &Caps) -> Option<(usize, P::Pl
     worth.find_map(|v| Some((v, problem.plan(v, caps).ok()?)))
 }
 
-/// Pinned variants of a handle, and the choices that are being recorded.
+/// Pinned variants of a handle, measured ones of its device, and the choices that are being recorded.
 #[derive(Debug, Default)]
 pub(crate) struct Choices {
+    /// `None` where measured choices are left out.
+    measured: Option<Arc<Store>>,
     any_pin: AtomicBool,
     pins: RwLock<HashMap<String, String>>,
     recording: AtomicBool,
@@ -87,10 +99,21 @@ impl Choices {
         Ok(choices)
     }
 
-    /// The same pins for another handle.
+    /// The same pins, and what was measured of a device.
+    pub(crate) fn measured(self, measured: Option<Arc<Store>>) -> Self {
+        Choices { measured, ..self }
+    }
+
+    /// What was measured of the device.
+    pub(crate) fn store(&self) -> Option<&Arc<Store>> {
+        self.measured.as_ref()
+    }
+
+    /// The same choices for another handle.
     pub(crate) fn fork(&self) -> Self {
         let pins = self.pins.read().unwrap_or_else(|p| p.into_inner()).clone();
-        Choices { any_pin: AtomicBool::new(!pins.is_empty()), pins: RwLock::new(pins), ..Choices::default() }
+        let any_pin = AtomicBool::new(!pins.is_empty());
+        Choices { any_pin, pins: RwLock::new(pins), measured: self.measured.clone(), ..Choices::default() }
     }
 
     /// Pins `op` to a variant, or frees it.
@@ -166,9 +189,10 @@ impl Choices {
 /// A decision among variants in words.
 fn choice(
     op: &'static str,
-    chosen: usize,
+    (chosen, by): (usize, ChosenBy),
     variants: &[Variant],
     why_not: &dyn Fn(usize) -> Option<Reason>,
+    measured: Vec<(String, u64)>,
 ) -> Choice {
     let others = variants.iter().enumerate().filter(|(i, _)| *i != chosen);
     let rejected = others.map(|(i, v)| {
@@ -180,6 +204,8 @@ fn choice(
         chosen: variants[chosen].name.into(),
         source: variants[chosen].source.into(),
         rejected: rejected.collect(),
+        by,
+        measured,
     }
 }
 
@@ -196,30 +222,75 @@ fn none_applies<P: Problem>(op: &'static str, caps: &Caps, problem: &P) -> GpuEr
 }
 
 impl Choices {
-    /// The plan for a problem of `op`: that of the pinned variant, else of the first that applies. `Unsupported` where a pinned variant does not.
+    /// The plan for a problem of `op`: that of the pinned variant, else of the one that was fastest when it was measured, else of the first that
+    /// applies. `Unsupported` where a pinned variant does not.
     pub(crate) fn plan<P: Problem>(&self, op: &'static str, caps: &Caps, problem: &P) -> Result<P::Plan> {
+        self.plan_as(op, caps, problem, problem.key())
+    }
+
+    /// The same for a problem that is measured as `key`.
+    fn plan_as<P: Problem>(
+        &self,
+        op: &'static str,
+        caps: &Caps,
+        problem: &P,
+        key: Option<&dyn ProblemKey>,
+    ) -> Result<P::Plan> {
         let names = || P::VARIANTS.iter().map(|v| v.name).collect();
-        let (at, plan) = match self.pinned(op, &names) {
-            None => best(problem, caps).ok_or_else(|| none_applies(op, caps, problem))?,
+        let (at, by, plan) = match self.pinned(op, &names) {
+            None => self.free(op, caps, problem, key)?,
             Some(at) => {
                 let at = at.map_err(|why| no_variant(op, caps, why))?;
                 let pinned =
                     |why| format!("the pinned variant `{}` does not apply: {why}", P::VARIANTS[at].name);
-                (at, problem.plan(at, caps).map_err(|why| no_variant(op, caps, pinned(why)))?)
+                let plan = problem.plan(at, caps).map_err(|why| no_variant(op, caps, pinned(why)))?;
+                (at, ChosenBy::Pin, plan)
             }
         };
-        self.made(|| choice(op, at, P::VARIANTS, &|v| problem.plan(v, caps).err()));
+        self.made(|| self.in_words(op, (at, by), caps, problem, key));
         Ok(plan)
+    }
+
+    /// The choice where nothing is pinned. A measured variant that does not apply any more is passed over.
+    fn free<P: Problem>(
+        &self,
+        op: &'static str,
+        caps: &Caps,
+        problem: &P,
+        key: Option<&dyn ProblemKey>,
+    ) -> Result<(usize, ChosenBy, P::Plan)> {
+        if let (Some(store), Some(key)) = (self.measured.as_deref().filter(|m| m.is_active()), key)
+            && let Some(at) = store.variant(op, caps, problem, key)
+            && let Ok(plan) = problem.plan(at, caps)
+        {
+            return Ok((at, ChosenBy::Measurement, plan));
+        }
+        let (at, plan) = best(problem, caps).ok_or_else(|| none_applies(op, caps, problem))?;
+        Ok((at, ChosenBy::Rule, plan))
+    }
+
+    fn in_words<P: Problem>(
+        &self,
+        op: &'static str,
+        chosen: (usize, ChosenBy),
+        caps: &Caps,
+        problem: &P,
+        key: Option<&dyn ProblemKey>,
+    ) -> Choice {
+        let store = self.measured.as_deref().filter(|m| m.is_active());
+        let record = store.zip(key).and_then(|(store, key)| store.record(op, key));
+        let times = record.map(|r| r.times).unwrap_or_default();
+        choice(op, chosen, P::VARIANTS, &|v| problem.plan(v, caps).err(), times)
     }
 
     /// What [`Choices::plan`] would choose, in words.
     pub(crate) fn explain<P: Problem>(&self, op: &'static str, caps: &Caps, problem: &P) -> Result<Choice> {
         let names = || P::VARIANTS.iter().map(|v| v.name).collect();
-        let at = match self.pinned(op, &names) {
-            Some(at) => at.map_err(|why| no_variant(op, caps, why))?,
-            None => best(problem, caps).ok_or_else(|| none_applies(op, caps, problem))?.0,
+        let chosen = match self.pinned(op, &names) {
+            Some(at) => (at.map_err(|why| no_variant(op, caps, why))?, ChosenBy::Pin),
+            None => self.free(op, caps, problem, problem.key()).map(|(at, by, _)| (at, by))?,
         };
-        Ok(choice(op, at, P::VARIANTS, &|v| problem.plan(v, caps).err()))
+        Ok(self.in_words(op, chosen, caps, problem, problem.key()))
     }
 }
 
@@ -227,6 +298,16 @@ impl Engine {
     /// The plan for a problem of `op`, as [`Choices::plan`] has it.
     pub(crate) fn plan<P: Problem>(&self, op: &'static str, problem: &P) -> Result<P::Plan> {
         self.inner.choices.plan(op, self.device_caps(), problem)
+    }
+
+    /// The same; `rest` is what the time depends on beside the problem.
+    pub(crate) fn plan_with<P: Problem + Debug + Hash>(
+        &self,
+        op: &'static str,
+        problem: &P,
+        rest: impl Debug + Hash,
+    ) -> Result<P::Plan> {
+        self.inner.choices.plan_as(op, self.device_caps(), problem, Some(&(problem, rest)))
     }
 
     /// What [`Engine::plan`] would choose, in words.
@@ -324,7 +405,7 @@ impl Engine {
         let files: std::collections::BTreeSet<_> =
             crate::spec::all_kernels().filter(|k| k.family == info.family).map(|k| k.file).collect();
         let source = files.into_iter().map(|f| format!("kernels/common/{f}")).collect::<Vec<_>>().join(", ");
-        Ok(Choice { op: info.name, chosen: PORTABLE.into(), source, rejected: vec![] })
+        Ok(Choice::new(info.name, PORTABLE.into(), source))
     }
 }
 

@@ -63,6 +63,9 @@ impl Engine {
         if r.launched || r.profile.ops.last().is_none_or(|o| o.name != op) {
             r.profile.ops.push(ProfiledOp::new(op, Some(0)));
             (r.launched, r.seen) = (false, FxHashSet::default());
+            if let Some(store) = self.inner.choices.store() {
+                store.note_ops(r.profile.ops.len());
+            }
         }
         let span = v.layout().span();
         if !r.seen.insert((v.block().id(), span.start, span.end)) {

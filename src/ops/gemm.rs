@@ -7,7 +7,7 @@ use crate::ops::check;
 use crate::ops::activation::Activation;
 
 /// Arithmetic of the products; accumulation is always f32 (f64 for f64).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Precision {
     /// Full f32 products of f32 operands.

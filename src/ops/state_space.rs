@@ -297,7 +297,7 @@ pub(crate) enum StateRule {
 }
 
 /// Sizes of a scan: the state of each of `batch * heads` is [rows, width], and its rows do not depend on each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct StateSizes {
     pub(crate) batch: usize,
     pub(crate) steps: usize,

@@ -4,12 +4,12 @@ use std::io::Write;
 use std::path::Path;
 
 use trefoil::ops::all_ops;
-use trefoil::ops::core::Choice;
-use trefoil_nn::{Device, Tensor};
+use trefoil::ops::core::{Choice, ChosenBy};
+use trefoil_nn::Device;
 
 use crate::backend::BackendArg;
 use crate::error::{CliError, Result};
-use crate::network::{InputArgs, ModelFile};
+use crate::network::{InputArgs, ModelFile, both_passes};
 
 /// Arguments of `explain`.
 #[derive(Debug, clap::Args)]
@@ -38,15 +38,9 @@ fn choices(a: &Args, path: &Path, device: &Device) -> Result<Vec<(Choice, usize)
     let file = ModelFile::load(path, &a.inputs)?;
     let inputs = file.inputs(device, a.batch as usize)?;
     let model = file.network(device, file.dtype(), &inputs)?;
-    let pass = || -> trefoil_nn::Result<()> {
-        let outputs = model.forward_all(&inputs)?;
-        let sums = outputs.iter().filter(|y| y.requires_grad()).map(Tensor::sum);
-        let total = sums.reduce(|a, b| a?.add(&b?));
-        total.map_or(Ok(()), |total| total?.backward())
-    };
     let mut done = Ok(());
     let made = device.explain_calls(&mut || {
-        done = pass();
+        done = both_passes(&*model, &inputs);
         Ok(())
     })?;
     done?;
@@ -61,10 +55,15 @@ fn choices(a: &Args, path: &Path, device: &Device) -> Result<Vec<(Choice, usize)
 }
 
 fn print(out: &mut dyn Write, title: &str, c: &Choice) -> Result<()> {
-    writeln!(out, "{title}: {}", c.chosen)?;
+    let by = if c.by == ChosenBy::Rule { String::new() } else { format!(" ({})", c.by) };
+    writeln!(out, "{title}: {}{by}", c.chosen)?;
     writeln!(out, "    from {}", c.source)?;
     for (variant, reason) in &c.rejected {
         writeln!(out, "    not {variant}: {reason}")?;
+    }
+    if !c.measured.is_empty() {
+        let times = c.measured.iter().map(|(name, ns)| format!("{name} {:.1} us", *ns as f64 / 1e3));
+        writeln!(out, "    measured: {}", times.collect::<Vec<_>>().join(", "))?;
     }
     Ok(())
 }

@@ -17,3 +17,4 @@ pub(crate) mod schema;
 pub(crate) mod status;
 pub(crate) mod summary;
 pub(crate) mod train;
+pub(crate) mod tune;

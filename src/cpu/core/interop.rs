@@ -8,7 +8,7 @@ use crate::driver::{RawMem, RawStream};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::IGpuBackend;
-use crate::ops::core::{Choice, CoreOps, InteropOps, RawView};
+use crate::ops::core::{Choice, CoreOps, InteropOps, RawView, Tuned};
 
 #[allow(unsafe_code, reason = "the trait has unsafe methods; these do nothing unsafe")]
 impl InteropOps for CpuBackend {
@@ -42,5 +42,10 @@ impl InteropOps for CpuBackend {
 
     fn explain_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Choice>> {
         self.kernels.choices.made_by(calls)
+    }
+
+    fn tune_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Tuned>> {
+        self.not_recorded("tune_calls", "what is recorded does not run, so that nothing can be timed")?;
+        calls().map(|()| vec![])
     }
 }

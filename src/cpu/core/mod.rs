@@ -349,7 +349,7 @@ impl CoreOps for CpuBackend {
             return choices.explain(info.name, caps, &vector::Arithmetic::F32);
         }
         let source = format!("src/cpu/{}", info.family.name());
-        Ok(Choice { op: info.name, chosen: vector::REFERENCE.into(), source, rejected: vec![] })
+        Ok(Choice::new(info.name, vector::REFERENCE.into(), source))
     }
 
     #[allow(unsafe_code, reason = "the trait's method is unsafe; this one compiles nothing")]

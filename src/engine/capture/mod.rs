@@ -157,6 +157,9 @@ impl Engine {
     /// Records the calls of this thread from now on.
     pub(super) fn start_recording(&self) -> Result<Recorder<'_>> {
         let i = &self.inner;
+        if i.choices.store().is_some_and(|s| s.tries()) {
+            return Err(own_error("variants are being timed: what is recorded does not run"));
+        }
         let free = i.capture.thread.compare_exchange(0, thread(), Ordering::AcqRel, Ordering::Acquire);
         if free.is_err() {
             const WHY: &str = "a recording is under way on this handle";

@@ -219,7 +219,7 @@ op_family! {
 }
 
 /// Sizes of a checked call; `batch` counts packed sequences too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct AttentionSize {
     pub(crate) batch: usize,
     pub(crate) heads: usize,

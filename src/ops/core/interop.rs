@@ -7,7 +7,7 @@ use crate::driver::{RawMem, RawStream};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::IGpuBackend;
-use crate::ops::core::Choice;
+use crate::ops::core::{Choice, Tuned};
 
 /// Where a view begins, as the vendor's API knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,5 +65,18 @@ op_family! {
         /// the choices that were made meanwhile among several variants, in order (those of other threads on this handle included).
         /// [`CoreOps::explain`](super::CoreOps::explain) answers for a typical problem. Errors: those of `calls`.
         fn explain_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Choice>>;
+        /// Measures which variants are fastest for the problems at hand, and takes those from now on: runs `calls`, which calls operations of this
+        /// handle from the calling thread, some dozens of times, each of the choices that they make with every variant that applies in turn, and
+        /// takes the device time of the launches that are the problem's (less what all variants do alike behind it). A variant replaces the one that
+        /// the static rules prefer where it is faster by more than the times vary. All handles of the device take it, for equal problems where
+        /// nothing is pinned; it is kept in the disk cache, from which later processes take it. Choices that a pin makes, and those whose problem
+        /// does not say all that its time depends on, are not measured; the CPU backend measures none.
+        ///
+        /// `calls` must bear repetition: what it adds to, it adds to every time, and what it computes in place, it computes again. Choices
+        /// that it does not make every time are not measured. Another variant gives other bits, within the same tolerances.
+        ///
+        /// Errors: those of `calls` with the variants that the static rules prefer; `Capture` within a recording; `Invalid` within another
+        /// measurement of the device or a profile of this handle; `Config` with `TREFOIL_TUNE=off`. A recording within `calls` fails with `Capture`.
+        fn tune_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Tuned>>;
     }
 }

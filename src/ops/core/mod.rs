@@ -5,12 +5,14 @@ mod edges;
 mod graph;
 mod interop;
 mod profile;
+mod tuned;
 
 pub use self::capture::*;
 pub(crate) use self::edges::{Touch, edges};
 pub use self::graph::*;
 pub use self::interop::*;
 pub use self::profile::*;
+pub use self::tuned::*;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -97,6 +99,10 @@ io_struct! {
         pub source: String,
         /// The other variants, each with the reason why it does not run.
         pub rejected: Vec<(String, String)> = Vec::new(),
+        /// What decided.
+        pub by: ChosenBy = ChosenBy::Rule,
+        /// The variants that were timed for this problem, with nanoseconds, if any were.
+        pub measured: Vec<(String, u64)> = Vec::new(),
     }
 }
 

@@ -4,7 +4,7 @@
 
 mod layer;
 mod report;
-mod timing;
+pub(super) mod timing;
 mod train;
 
 use std::io::Write;
@@ -97,9 +97,7 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     let mut cases = read(&a.cases)?;
     cases.retain(|c| a.only.as_ref().is_none_or(|t| c.id().contains(t.as_str())));
     // Before the first is timed.
-    if let Some(c) = cases.iter().find(|c| names().all(|name| name != c.op())) {
-        return Err(unknown(c));
-    }
+    known(&cases)?;
     let d = a.backend.open()?;
     writeln!(out, "{}: {} ({})", d.id(), d.caps().name, d.caps().arch)?;
     report::head(out, a.copy)?;
@@ -117,7 +115,14 @@ pub(crate) fn run(a: &Args, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<Case>> {
+/// Whether a file holds a list, as that of cases is.
+pub(super) fn is_list(path: &Path) -> Result<bool> {
+    let text = std::fs::read(path).map_err(CliError::file("read", path))?;
+    Ok(text.trim_ascii_start().starts_with(b"["))
+}
+
+/// The cases of a file.
+pub(super) fn read(path: &Path) -> Result<Vec<Case>> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(CliError::file("read", path))?;
     let list: Vec<Value> = serde_json::from_str(&text).map_err(|e| {
@@ -136,13 +141,18 @@ fn names() -> impl Iterator<Item = &'static str> {
     operations().map(|o| o.name).chain(train::OPERATIONS).chain([layer::OPERATION])
 }
 
+/// Refuses a case whose operation is unknown.
+pub(super) fn known(cases: &[Case]) -> Result<()> {
+    cases.iter().find(|c| names().all(|name| name != c.op())).map_or(Ok(()), |c| Err(unknown(c)))
+}
+
 /// The error of a case whose operation is none of [`names`].
 fn unknown(c: &Case) -> CliError {
     let known = wrapped(names());
     CliError::Input(format!("case `{}`: no operation `{}`; the operations are\n{known}", c.id(), c.op()))
 }
 
-fn write_json(path: &Path, results: &Value) -> Result<()> {
+pub(super) fn write_json(path: &Path, results: &Value) -> Result<()> {
     std::fs::write(path, format!("{results:#}\n")).map_err(CliError::file("write", path))
 }
 
@@ -172,6 +182,23 @@ fn show(c: &Case, d: &Device, a: &Args, out: &mut dyn Write) -> Result<Value> {
     };
     writeln!(out, "{:<32} {error}", c.id())?;
     Ok(json!({ "error": error }))
+}
+
+/// What a case repeats, each with its name: both directions of an operation, those of a layer together, a training step.
+pub(super) fn works(c: &Case, d: &Device) -> Result<Vec<(&'static str, Work)>> {
+    if let Some(op) = operation(c.op()) {
+        let cx = Context::rotating(&**d);
+        let mut works = vec![("forward", Work::of((op.forward)(&cx, c)?, d))];
+        if let Some(prepare) = op.backward {
+            works.push(("backward", Work::of(prepare(&cx, c)?, d)));
+        }
+        return Ok(works);
+    }
+    if c.op() == layer::OPERATION {
+        let [_, both] = layer::prepare(c, d)?;
+        return Ok(vec![("both passes", both)]);
+    }
+    Ok(vec![("a training step", train::prepare(c, d)?)])
 }
 
 /// Times both directions of a case.

@@ -9,7 +9,7 @@ use trefoil_nn::Device;
 use crate::error::Result;
 
 /// Something to time.
-pub(super) struct Work {
+pub(in crate::commands) struct Work {
     /// Bytes that must be moved at least.
     pub(super) bytes: f64,
     /// Arithmetic operations of matrix products, 0 for other work.
@@ -27,6 +27,11 @@ impl Work {
     pub(super) fn of(mut problem: Prepared, d: &Device) -> Self {
         let d = d.clone();
         Work::new(problem.bytes as f64, problem.flops as f64, move |i| Ok(problem.run(&*d, i)?))
+    }
+
+    /// Queues run number `i`.
+    pub(in crate::commands) fn run(&mut self, i: usize) -> Result<()> {
+        (self.queue)(i)
     }
 
     /// Median device time in microseconds, by events around each run after a warm-up.

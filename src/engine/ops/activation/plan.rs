@@ -5,6 +5,7 @@ use crate::engine::geometry::{Alignment, ColumnGeometry, RowGeometry};
 use crate::engine::launch::LANES;
 use crate::engine::ops::norm::SHORT_PLANE;
 use crate::engine::plan::{Problem, Reason, Variant};
+use crate::engine::tune::ProblemKey;
 
 const SOURCE: &str = "kernels/common/activation/gated.c";
 
@@ -51,6 +52,10 @@ impl Problem for PreluBwdProblem {
             geometry.lanes = LANES;
         }
         Ok(PreluBwdPlan::Rows(geometry))
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
     }
 }
 

@@ -21,7 +21,7 @@ const SPLITS: usize = 128;
 const SOURCE: &str = "kernels/common/attention/decode.c";
 
 /// A decoding step.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Hash)]
 struct DecodeProblem {
     size: DecodeSizes,
     /// The caller's number of splits.
@@ -113,7 +113,7 @@ impl Engine {
         if s.tokens == 0 {
             return Ok(());
         }
-        let p = self.plan(io.op, &io.problem)?;
+        let p = self.plan_with(io.op, &io.problem, io.q.dtype())?;
         let rows = s.tokens * s.heads;
         let part = (p.splits > 1)
             .then(|| self.scratch(dt.accumulator(), rows * p.splits * (s.d + 2)))

@@ -87,10 +87,15 @@ impl Call<'_> {
         let plan = match (self.own, problem.backward) {
             (true, true) => plan(best(&AttentionBwdProblem(problem), caps))?,
             (true, false) => plan(best(&problem, caps))?,
-            (false, true) => self.engine.plan(self.op, &AttentionBwdProblem(problem))?,
-            (false, false) => self.engine.plan(self.op, &problem)?,
+            (false, true) => self.engine.plan_with(self.op, &AttentionBwdProblem(problem), self.extent())?,
+            (false, false) => self.engine.plan_with(self.op, &problem, self.extent())?,
         };
         Ok((plan, self.tiles(length, plan.tile)))
+    }
+
+    /// What the time depends on beside the problem: sizes, how far keys are visible, whether sequences are packed or keys have lengths.
+    fn extent(&self) -> (AttentionSize, [i32; 2], [bool; 2]) {
+        (self.size, [self.base.left, self.base.right], [self.packed, self.lengths])
     }
 
     fn tiles(&self, length: usize, side: usize) -> usize {
@@ -342,6 +347,8 @@ impl Engine {
                 return call.run_vendor_bwd(p, &operands, io.dout, gradients);
             }
         }
+        // It serves all gradients or none.
+        let vendor = vendor.and(Err("another variant serves a part of the gradients".into()));
         let rows = size.outer * size.heads * size.lq;
         let scratch = self.scratch(call.dtype.accumulator(), rows)?;
         let (v, dout, lse) = (self.arg_in(&io.v), self.arg_in(&io.dout), self.arg_in(&io.lse));

@@ -162,7 +162,8 @@ impl Engine {
     /// Computes a product whose operands are all channels last, or all contiguous.
     fn gathered_in_format(&self, op: &'static str, q: Gathered<'_>) -> Result<()> {
         let vendor = self.conv_vendor(op, &q.wanted());
-        let plan = self.plan(op, &ConvProblem { vendor: offered(&vendor), ..q.p })?;
+        let problem = ConvProblem { vendor: offered(&vendor), ..q.p };
+        let plan = self.plan_with(op, &problem, (q.precision, q.plain()))?;
         match (plan, vendor) {
             _ if q.y.numel() == 0 => Ok(()),
             (ConvPlan::Vendor, Ok(p)) => self.vendor_gathered(op, &p, q),
@@ -449,7 +450,7 @@ impl Engine {
         };
         let vendor = self.conv_vendor(op, &want);
         problem.vendor = offered(&vendor);
-        let plan = self.plan(op, &problem)?;
+        let plan = self.plan_with(op, &problem, p.precision)?;
         Ok(WeightWay { plan, last, vendor: vendor.ok().filter(|_| plan == WeightPlan::Vendor) })
     }
 

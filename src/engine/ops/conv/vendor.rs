@@ -115,7 +115,7 @@ impl<'a> Gathered<'a> {
     }
 
     /// Whether the product is all that there is to do.
-    fn plain(&self) -> bool {
+    pub(super) fn plain(&self) -> bool {
         let extras = [&self.scale, &self.bias, &self.residual];
         extras.into_iter().all(Option::is_none) && self.z.is_none() && self.act == Activation::Identity
     }

@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::engine::{Engine, checked_bytes};
 use crate::error::{GpuError, Result};
 use crate::ops::IGpuBackend;
-use crate::ops::core::{Choice, CoreOps, InteropOps, RawView};
+use crate::ops::core::{Choice, CoreOps, InteropOps, RawView, Tuned};
 
 impl InteropOps for Engine {
     unsafe fn import(
@@ -50,5 +50,9 @@ impl InteropOps for Engine {
 
     fn explain_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Choice>> {
         self.inner.choices.made_by(calls)
+    }
+
+    fn tune_calls(&self, calls: &mut dyn FnMut() -> Result<()>) -> Result<Vec<Tuned>> {
+        self.tune(calls)
     }
 }

@@ -4,6 +4,7 @@ use crate::device::Caps;
 use crate::dtype::DType;
 use crate::engine::launch::{LANES, MAX_GRID_YZ};
 use crate::engine::plan::{Problem, Reason, Variant};
+use crate::engine::tune::ProblemKey;
 
 const SOURCE: &str = "kernels/common/elementwise/unary.c, binary.c";
 const STRIDED: Variant = Variant { name: "strided", source: SOURCE };
@@ -98,6 +99,10 @@ impl Problem for BinaryBwdProblem {
         let most = self.rows.div_ceil(LANES / lanes * 4);
         let slices = (caps.target_blocks() / stripes).clamp(1, MAX_GRID_YZ).min(most);
         Ok(BinaryBwdPlan::SharedRow(RowCut { wide, lanes, stripes, slices }))
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
     }
 }
 

@@ -206,7 +206,7 @@ impl RayOps for Engine {
         if s.rays == 0 {
             return Ok(());
         }
-        self.render(&s, self.plan(OP, &RenderProblem(s))?, &io)
+        self.render(&s, self.plan_with(OP, &RenderProblem(s), io.density.dtype())?, &io)
     }
 
     fn volume_render_bwd(&self, io: VolumeRenderBwd<'_>) -> Result<()> {
@@ -229,6 +229,6 @@ impl RayOps for Engine {
         if s.rays * s.samples == 0 {
             return Ok(());
         }
-        self.render_bwd(&s, self.plan(OP, &RenderProblem(s))?, &io)
+        self.render_bwd(&s, self.plan_with(OP, &RenderProblem(s), io.density.dtype())?, &io)
     }
 }

@@ -260,8 +260,11 @@ impl Engine {
         let aligned = dtype == DType::F64 || [operands.0, operands.1].iter().all(|p| pairs_aligned(dtype, p));
         let of = FourierProblem { n: t.n, inner: t.inner, dtype };
         let plan = match real {
-            true => self.plan(op, &RealFourierProblem { of, plain: aligned && !y.accumulate })?,
-            false => self.plan(op, &of)?,
+            true => {
+                let problem = RealFourierProblem { of, plain: aligned && !y.accumulate };
+                self.plan_with(op, &problem, t.outer)?
+            }
+            false => self.plan_with(op, &of, t.outer)?,
         };
         match plan {
             FourierPlan::Chirp { m } => self.fourier_chirp(t, dtype, m, operands),

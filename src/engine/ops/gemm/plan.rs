@@ -4,6 +4,7 @@ use crate::device::Caps;
 use crate::dtype::DType;
 use crate::engine::launch::Grid;
 use crate::engine::plan::{PORTABLE, Problem, Reason, Variant};
+use crate::engine::tune::ProblemKey;
 use crate::ops::gemm::Extents;
 
 /// Rows (after exchanging the operands if need be) up to which the skinny tile serves.
@@ -222,6 +223,10 @@ impl Problem for GemmProblem<'_> {
             2 => whole && caps.matrix_cores,
             _ => true,
         }
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
     }
 }
 

@@ -405,7 +405,7 @@ impl LossOps for Engine {
         let dt = io.x.dtype();
         let positions = x.n * x.s;
         let problem = CrossEntropyProblem { n: x.n, c: x.c, s: x.s, aligned: aligned16(&io.x) };
-        let plan = if positions > 0 { Some(self.plan(OP, &problem)?) } else { None };
+        let plan = if positions > 0 { Some(self.plan_with(OP, &problem, dt)?) } else { None };
         let each = p.reduction == Reduction::None;
         let items = if each { None } else { Some(self.scratch(dt.accumulator(), 2 * positions)?) };
         let halves = match &items {
@@ -473,7 +473,8 @@ impl LossOps for Engine {
         }
         let dx = &io.dx.out;
         let aligned = aligned16(&io.x) && aligned16(&dx.as_view());
-        let plan = self.plan(OP, &CrossEntropyProblem { n: x.n, c: x.c, s: x.s, aligned })?;
+        let problem = CrossEntropyProblem { n: x.n, c: x.c, s: x.s, aligned };
+        let plan = self.plan_with(OP, &problem, dt)?;
         let (ids, probs) = if x.probs { (None, Some(io.target)) } else { (Some(io.target), None) };
         let sums = self.softmax_factors(&x, p.label_smoothing, probs.as_ref(), io.weight.as_ref(), dt)?;
         let args = CrossEntropyBwdInnerArgs {

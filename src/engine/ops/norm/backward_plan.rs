@@ -6,6 +6,7 @@ use crate::device::Caps;
 use crate::engine::geometry::{Alignment, ColumnGeometry, RowGeometry};
 use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
+use crate::engine::tune::ProblemKey;
 
 /// Values of a row per thread of the kernels for rows in registers, and how many of their blocks fit on a multiprocessor at a time.
 const ROW_KERNELS: [(usize, usize); 2] = [(16, 2), (32, 1)];
@@ -122,6 +123,10 @@ impl Problem for RowNormBwdProblem {
 
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         variant > 0 || self.rows * self.cols < SMALL || self.rows >= caps.compute_units as usize
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
     }
 }
 
@@ -258,6 +263,10 @@ impl Problem for PlaneNormBwdProblem {
             2 | 3 => self.s < SHORT_PLANE,
             _ => true,
         }
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
     }
 }
 

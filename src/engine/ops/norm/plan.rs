@@ -5,6 +5,7 @@ use crate::device::Caps;
 use crate::engine::geometry::{Alignment, ColumnGeometry, RowGeometry};
 use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
+use crate::engine::tune::ProblemKey;
 
 /// 16-byte items of an aligned row that a thread of the kernel for longer ones holds.
 const KEEP_LONG: usize = 2 * KEEP;
@@ -183,6 +184,10 @@ impl Problem for RowNormProblem {
             _ => true,
         }
     }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
+    }
 }
 
 /// Batch norm of `[n, c, s]`.
@@ -291,6 +296,10 @@ impl Problem for BatchNormProblem {
     fn prefers(&self, variant: usize, _: &Caps) -> bool {
         variant == 0 || variant > 2 || self.s < SHORT_PLANE
     }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
+    }
 }
 
 /// Rows of channels that lie side by side, in whole aligned items.
@@ -390,6 +399,10 @@ impl Problem for L2Problem {
             (_, 1) => Err("the axis is the innermost".into()),
             _ => Ok(self.columns()),
         }
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
     }
 }
 

@@ -4,6 +4,7 @@ use crate::device::Caps;
 use crate::dtype::DType;
 use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
+use crate::engine::tune::ProblemKey;
 use crate::ops::pool::PoolGeometry;
 
 /// Inner window width from which several threads share an output.
@@ -184,6 +185,10 @@ impl Problem for MaxPoolProblem {
             _ => Ok(PoolPlan::Window),
         }
     }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
+    }
 }
 
 impl Problem for AvgPoolProblem {
@@ -200,6 +205,10 @@ impl Problem for AvgPoolProblem {
             3 => w.lanes().map(|lanes| PoolPlan::SharedWindow { lanes }),
             _ => Ok(PoolPlan::Window),
         }
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
     }
 }
 
@@ -218,6 +227,10 @@ impl Problem for PoolBwdProblem {
         }
         let wide = w.x_aligned && width.is_multiple_of(w.vector());
         Ok(PoolBwdPlan::Window { wide, items: [d, h, if wide { width / w.vector() } else { width }] })
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
     }
 }
 

@@ -4,6 +4,7 @@ use crate::device::Caps;
 use crate::dtype::DType;
 use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
+use crate::engine::tune::ProblemKey;
 
 /// Shortest run of a cut row, in items.
 const RUN: usize = 16 * LANES;
@@ -156,6 +157,10 @@ impl Problem for ReduceProblem {
     fn prefers(&self, variant: usize, _: &Caps) -> bool {
         // Columns where neighbouring elements belong to different results.
         variant > 1 || (self.outputs > 1 && (self.count <= 1 || self.kept_denser))
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::device::Caps;
 use crate::dtype::DType;
 use crate::engine::plan::{Problem, Reason, Variant};
+use crate::engine::tune::ProblemKey;
 use crate::ops::resample::Sizes;
 
 /// Interpolation to the nearest cell of contiguous operands, or its gradient.
@@ -52,6 +53,10 @@ impl Problem for NearestProblem {
             return Err("it has more than 2^31 items".into());
         }
         Ok(NearestPlan::Doubling { runs, items, depth, height })
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
     }
 }
 

@@ -4,6 +4,7 @@ use crate::device::{BackendKind, Caps};
 use crate::dtype::DType;
 use crate::engine::launch::{Grid, MAX_GRID_YZ};
 use crate::engine::plan::{PORTABLE, Problem, Reason, Variant};
+use crate::engine::tune::ProblemKey;
 use crate::ops::rnn::RnnCell;
 use crate::spec::BLOCK;
 
@@ -137,6 +138,10 @@ impl Problem for StepsProblem {
             1 => self.prefers_tiles(caps),
             _ => true,
         }
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
     }
 }
 

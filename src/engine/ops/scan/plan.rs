@@ -4,6 +4,7 @@ use crate::device::Caps;
 use crate::engine::geometry::Alignment;
 use crate::engine::launch::{Grid, LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
+use crate::engine::tune::ProblemKey;
 
 /// Elements per thread (`GK_SCAN_RUN`) and per tile of a row (`GK_SPAN`).
 const RUN: usize = 8;
@@ -104,6 +105,10 @@ impl Problem for ScanProblem {
             (4, _) => self.columns(false, caps),
             _ => Err("the axis is not the innermost".into()),
         }
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
     }
 }
 

@@ -4,6 +4,7 @@ use crate::device::Caps;
 use crate::engine::geometry::Alignment;
 use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
+use crate::engine::tune::ProblemKey;
 
 /// Elements of a row that one thread holds in registers at most; half as many of each operand backward, which has two.
 const REGISTERS: usize = 32;
@@ -185,6 +186,10 @@ impl Problem for SoftmaxProblem {
 
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         variant != 1 || self.prefers_cluster(caps)
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::device::Caps;
 use crate::dtype::DType;
 use crate::engine::plan::{Problem, Reason, Variant};
+use crate::engine::tune::ProblemKey;
 use crate::spec::BLOCK;
 
 /// Keys per block of the radix sort, and of the sort in one block (`GK_KEY_TILE`, `GK_SMALL_KEYS * GK_BLOCK`).
@@ -109,6 +110,10 @@ impl Problem for SortProblem {
 
     fn prefers(&self, variant: usize, _: &Caps) -> bool {
         variant != 1 || self.keep * 4 <= self.cols
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
     }
 }
 

@@ -144,7 +144,7 @@ impl Engine {
             };
         }
         let (n, dt) = (s.size, s.v.dtype());
-        let p = self.plan(s.op, &StateProblem { rule: s.rule, size: n, backward: false })?;
+        let p = self.plan_with(s.op, &StateProblem { rule: s.rule, size: n, backward: false }, dt)?;
         let part = self.state_parts(s, &p, None)?;
         let args = StateScanArgs {
             q: self.arg_in(&s.q),
@@ -208,7 +208,7 @@ impl Engine {
             return zeros.try_for_each(|g| ShapeOps::fill(self, 0.0, g.out));
         }
         let (n, dt) = (s.size, s.v.dtype());
-        let p = self.plan(s.op, &StateProblem { rule: s.rule, size: n, backward: true })?;
+        let p = self.plan_with(s.op, &StateProblem { rule: s.rule, size: n, backward: true }, dt)?;
         let (part, back) = (self.state_parts_back(s, &p, None)?, self.state_parts_back(s, &p, Some(&dy))?);
         let marks = self.scratch(dt.accumulator(), p.marks())?;
         let (steps, runs) = (n.batch * n.steps, n.batch * p.splits);
@@ -277,7 +277,7 @@ impl Engine {
 
     fn recurrence(&self, r: &Recurrence<'_>) -> Result<()> {
         let ([outer, steps, inner], dt) = (r.size, r.a.dtype());
-        let p = self.plan(r.op, &RecurrenceProblem { outer, steps, inner })?;
+        let p = self.plan_with(r.op, &RecurrenceProblem { outer, steps, inner }, dt)?;
         let size = outer * p.splits * 2 * inner;
         let part = (p.splits > 1).then(|| self.scratch(dt.accumulator(), size)).transpose()?;
         let out = |g: Option<&GradMut<'_>>| self.arg_opt_out(g.map(|g| &g.out));

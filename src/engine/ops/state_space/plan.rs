@@ -21,7 +21,7 @@ const RECURRENCE: &str = "kernels/common/state_space/recurrence.c";
 const MAX_BLOCKS: usize = i32::MAX as usize;
 
 /// A scan of matrix states.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Hash)]
 pub(crate) struct StateProblem {
     pub(crate) rule: StateRule,
     pub(crate) size: StateSizes,
@@ -99,7 +99,7 @@ impl Problem for StateProblem {
 }
 
 /// A recurrence over `steps` of contiguous operands `[outer, steps, inner]`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Hash)]
 pub(crate) struct RecurrenceProblem {
     pub(crate) outer: usize,
     pub(crate) steps: usize,

@@ -53,6 +53,7 @@ pub(super) const ROWS: &[Row] = &[
     row("adopt_stream", "`torch.cuda.ExternalStream`", DEVICE),
     row("pin_variant", "", DEVICE),
     row("explain_calls", "", DEVICE),
+    row("tune_calls", "`torch.backends.cudnn.benchmark`", DEVICE),
     row("capture_calls", "`torch.cuda.graph`", DEVICE),
     row("profile_calls", "`torch.profiler.profile`", "`Trainer::profile`"),
     // Elementwise.
