@@ -109,6 +109,7 @@ fn without_graphs_of_the_driver_the_host_queues_the_same_calls() {
 fn queued(calls: &[Call]) -> Vec<String> {
     let arg = |a: &OwnedArg| match a {
         OwnedArg::Mem(m) => format!("{}", m.is_some()),
+        OwnedArg::Map(m) => format!("{:?} {:?}", m.shape, m.strides),
         OwnedArg::Bytes(b) => format!("{b:?}"),
     };
     let one = |c: &Call| match c {

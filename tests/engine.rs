@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use trefoil::prelude::*;
 
-use trefoil::driver::Arg;
+use trefoil::driver::{Arg, Driver};
 use trefoil::ops::elementwise::Unary;
+use trefoil::ops::gemm::{Gemm, GemmIo};
 use trefoil::ops::optimizer::{OptimRule, ParamSlot, Step};
 use trefoil::testing::{Call, MockDriver, OwnedArg};
 use trefoil::{BackendExt, Buffer, Caps, CpuBackend, DType, Engine, GpuError, GradMut};
@@ -55,6 +56,31 @@ fn a_full_device_flushes_its_cache_and_then_says_how_much_is_missing() {
     assert!(in_use >= 900 << 10);
     drop(b);
     assert!(e.alloc(DType::U8, 900 << 10).is_ok(), "the freed block serves again");
+}
+
+/// Operands of kernels with maps of tensors: extents innermost first, strides in bytes, of the matrices as they lie in memory.
+#[test]
+fn maps_of_tensors_describe_operands() {
+    let mut caps = MockDriver::default().caps().clone();
+    (caps.matrix_cores, caps.warp_groups, caps.tensor_maps) = (true, true, true);
+    (caps.compute_units, caps.shared_bytes) = (4, 227 << 10);
+    let (d, e) = engine_on(MockDriver::new(caps));
+    let (x, w) = (e.alloc(DType::Bf16, 2 * 400 * 64).unwrap(), e.alloc(DType::Bf16, 264 * 80).unwrap());
+    let mut y = e.alloc(DType::Bf16, 2 * 400 * 264).unwrap();
+    // Two matrices, and 64 of 80 columns of the one that both share.
+    let a = x.shaped(&[2, 400, 64]).unwrap();
+    let b = w.shaped(&[264, 80]).unwrap().map("w", |l| l.narrow(1, 8, 64)).unwrap();
+    e.gemm(&Gemm::new().trans(false, true), GemmIo::new(a, b, y.shaped_mut(&[2, 400, 264]).unwrap()))
+        .unwrap();
+    let launched = d.calls().into_iter().find_map(|c| match c {
+        Call::Launch { entry, args, config, .. } => Some((entry, args, config)),
+        _ => None,
+    });
+    let (entry, args, config) = launched.unwrap();
+    assert_eq!((entry.as_str(), config.grid, config.block), ("gemm_specialized_nt", [4, 1, 1], [384, 1, 1]));
+    let (OwnedArg::Map(a), OwnedArg::Map(b)) = (&args[0], &args[1]) else { panic!("{args:?}") };
+    assert_eq!((a.shape, a.strides, a.place.1), ([64, 400, 2], [128, 400 * 128], 0));
+    assert_eq!((b.shape, b.strides, b.place.1), ([64, 264, 1], [160, 160], 16));
 }
 
 #[test]

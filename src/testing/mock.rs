@@ -10,15 +10,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::device::{BackendKind, Caps, DeviceId};
 use crate::driver::{
     Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawGraph, RawMem, RawModule, RawStream,
-    StreamGraphs,
+    StreamGraphs, TensorMap,
 };
 use crate::error::{GpuError, Result};
 
 /// An argument of a recorded launch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OwnedArg {
-    /// [`Arg::Mem`], and the place of an [`Arg::Map`].
+    /// [`Arg::Mem`].
     Mem(Option<(RawMem, u64)>),
+    /// [`Arg::Map`].
+    Map(TensorMap),
     /// The bytes of a scalar or of a struct.
     Bytes(Vec<u8>),
 }
@@ -27,7 +29,7 @@ impl From<&Arg<'_>> for OwnedArg {
     fn from(arg: &Arg<'_>) -> Self {
         match arg {
             Arg::Mem(place) => OwnedArg::Mem(*place),
-            Arg::Map(map) => OwnedArg::Mem(Some(map.place)),
+            Arg::Map(map) => OwnedArg::Map(*map),
             value => OwnedArg::Bytes(value.bytes().to_vec()),
         }
     }

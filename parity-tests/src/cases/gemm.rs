@@ -225,14 +225,17 @@ fn per_row(cx: &Cx<'_>) -> R<GemmAxis> {
     Ok(if cx.b("bias_per_row")? { GemmAxis::Row } else { GemmAxis::Col })
 }
 
-/// M, N, K with a few sizes beyond one tile, whole 16-byte items and not.
+/// M, N, K with a few sizes beyond one tile, whole 16-byte items and not. Most of 16-bit types are whole items: what matrix cores take.
 fn sizes(s: &mut Sample) -> (usize, usize, usize) {
     let big = [1, 7, 16, 33, 64, 65, 131, 136];
+    let items = s.dtype.size() == 2 && !s.small && s.below(4) > 0;
     let pick = |s: &mut Sample| {
         if s.small {
             1 + s.below(4)
         } else if s.below(9) == 0 {
             0
+        } else if items {
+            big[s.below(big.len())].next_multiple_of(8)
         } else {
             big[s.below(big.len())]
         }

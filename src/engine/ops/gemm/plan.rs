@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(half(300, 200, 64).plan(1, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));
         assert_eq!(chosen(&half(300, 200, 64), &hopper), "matrix_cores");
         let tile = |columns, local| Tile::Matrix { form: Form::Nt, columns, local };
-        let split = GemmPlan::Tiles { tile: tile(128, 96 << 10), splits: 32 };
+        let split = GemmPlan::Tiles { tile: tile(128, 96 << 10), splits: 33 };
         assert_eq!(half(256, 512, 1 << 16).plan(2, &hopper), Ok(split));
         assert_eq!(chosen(&GemmProblem { rows: false, ..large }, &hopper), "matrix_cores");
         assert_eq!(chosen(&large, &Caps { tensor_maps: false, ..hopper.clone() }), "matrix_cores");
