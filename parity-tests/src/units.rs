@@ -17,8 +17,11 @@ use crate::device::{Pattern, Placement};
 use crate::runner::execute;
 use crate::sampler::draw;
 
-/// Random cases per kernel and type, each with aligned and unaligned operands: enough to meet flat, strided and broadcast kernels.
+/// Small random cases per kernel and type, each with aligned and unaligned operands: enough to meet flat, strided and broadcast kernels.
 const DRAWS: usize = 4;
+/// Larger ones in bf16 of operations that have kernels for matrix cores.
+const LARGE_DRAWS: usize = 12;
+const ON_MATRIX_CORES: [&str; 3] = ["attention", "conv", "gemm"];
 
 /// What an engine does for a kernel.
 #[derive(Debug, Default, Clone)]
@@ -49,11 +52,14 @@ pub fn serve(kernel: &Kernel) -> Result<Served, String> {
     if dtypes.contains(&DType::F32) {
         dtypes.push(DType::F64);
     }
+    let on_matrix_cores =
+        kernel.ops.iter().any(|op| ON_MATRIX_CORES.iter().any(|family| op.starts_with(family)));
     for dtype in dtypes {
         let mut runs = false;
-        for index in 0..DRAWS {
+        let large = if dtype == DType::Bf16 && on_matrix_cores { LARGE_DRAWS } else { 0 };
+        for (index, small) in (0..DRAWS).map(|i| (i, true)).chain((0..large).map(|i| (i, false))) {
             for place in [Placement::Aligned, Placement::Unaligned] {
-                let (case, _) = draw(kernel, dtype, index, 1, true)?;
+                let (case, _) = draw(kernel, dtype, index, 1, small)?;
                 driver.clear();
                 // Nothing is computed, so what comes back is not looked at.
                 let run = execute(&engine, kernel, &case, Pattern::Nan, place);

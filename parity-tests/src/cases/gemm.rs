@@ -227,7 +227,7 @@ fn per_row(cx: &Cx<'_>) -> R<GemmAxis> {
 
 /// M, N, K with a few sizes beyond one tile, whole 16-byte items and not. Most of 16-bit types are whole items: what matrix cores take.
 fn sizes(s: &mut Sample) -> (usize, usize, usize) {
-    let big = [1, 7, 16, 33, 64, 65, 131, 136];
+    let big: [usize; 8] = [1, 7, 16, 33, 64, 65, 131, 136];
     let items = s.dtype.size() == 2 && !s.small && s.below(4) > 0;
     let pick = |s: &mut Sample| {
         if s.small {
