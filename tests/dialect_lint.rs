@@ -197,6 +197,7 @@ fn macros(text: &str) -> Vec<(String, String)> {
 
 /// Parameters of a dialect's macros and of `prelude/register_tile.h`, which every kernel may set for itself.
 const PARAMETERS: &[&str] = &[
+    "GK_CLUSTERING",
     "GK_MIN_BLOCKS",
     "GK_TILE",
     "GK_TILE_BM",

@@ -3,13 +3,13 @@
 typedef struct { gk_i64 begin, end; } gk_run;
 
 /* The rows of group g; with -1 and `groups` those before the first and behind the last. An offset that is negative, beyond the rows or below its
- * predecessor is reported by the threads that say so, and the group has the rows between the nearest valid ones. */
-GK_FN gk_run gk_rows_of_group(gk_i64 g, GK_GLOBAL const int* offsets, gk_i64 rows, gk_i64 groups, int reports, GK_GLOBAL int* err, int code)
+ * predecessor is reported, and the group has the rows between the nearest valid ones. */
+GK_FN gk_run gk_rows_of_group(gk_i64 g, GK_GLOBAL const int* offsets, gk_i64 rows, gk_i64 groups, GK_GLOBAL int* err, int code)
 {
     gk_run r;
     r.begin = g < 0 ? 0 : offsets[g];
     r.end = g < groups ? offsets[g + 1] : rows;
-    if ((r.begin < 0 || r.end < r.begin || r.end > rows) && reports) gk_report(err, code);
+    if ((r.begin < 0 || r.end < r.begin || r.end > rows) && gk_lid() == 0) gk_report(err, code);
     r.begin = r.begin < 0 ? 0 : r.begin > rows ? rows : r.begin;
     r.end = r.end < r.begin ? r.begin : r.end > rows ? rows : r.end;
     return r;
@@ -41,17 +41,4 @@ GK_FN gk_row_tile gk_row_tile_of(gk_i64 wanted, const int side, GK_GLOBAL const 
         begin = end;
     }
     return r;
-}
-
-/* Eight numbers, `step` apart, of which `have` exist, 0 for the others; `wide`: all exist, side by side at multiples of 16 bytes. */
-GK_FN void gk_load8(gk_f x[8], GK_GLOBAL const gk_t* p, gk_i64 step, int have, const int wide)
-{
-    if (wide) {
-        GK_UNROLL for (int i = 0; i < 8; i += GK_W) {
-            gk_vec v = gk_loadv(p, i);
-            GK_UNROLL for (int u = 0; u < GK_W; u++) x[i + u] = v.v[u];
-        }
-    } else {
-        GK_UNROLL for (int i = 0; i < 8; i++) x[i] = i < have ? gk_load(p, i * step) : GK_R(0.0);
-    }
 }

@@ -62,7 +62,7 @@ GK_FN void gk_product_tile(const gk_product* q, const int at, const int bt, GK_L
 }
 
 #define GK_PRODUCT(at, bt) \
-    GK_LOCAL_DYNAMIC(gk_raw16, tiles, GK_TILE_CHUNKS); \
+    GK_LOCAL_DYNAMIC(gk_raw16, tiles, GK_GEMM_CHUNKS); \
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_o, c); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_o, residual); GK_BIND_IN(gk_t, scale); \
     GK_BIND_OUT(gk_o, y); GK_BIND_OUT(gk_o, z); GK_BIND_OUT(gk_f, part); \
     gk_product q; \

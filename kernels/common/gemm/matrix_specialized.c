@@ -1,6 +1,6 @@
 /* Products of f16 and bf16 by warps of different work, with copies by the tensor memory accelerator (CUTLASS calls the schedule ping-pong): dense ones
  * (formula and epilogue: gemm.c), those by groups of rows and the gradient of their matrices (ragged.c, ragged_bwd.c). Where the dialect has no tensor maps
- * (GK_TENSOR_MAPS, prelude/tensor_map.h), the file is empty.
+ * (GK_TENSOR_MAPS, cuda/tensor_map.h), the file is empty.
  *
  * A block has three groups of four warps: one thread of the third copies stages of 64 terms of both operands to local memory, as far ahead as there is
  * room; the two others take tiles of 128 x 128 results in turn, so that the epilogue of one tile passes under the products of the next. The two blocks of a
@@ -12,7 +12,7 @@
  * columns with them, so that what is read at a time fits the L2 cache.
  */
 #include "common/prelude/matrix.h"
-#include "common/prelude/tensor_map.h"
+#include "cuda/tensor_map.h"
 #include "operands.h"
 #include "groups.h"
 
@@ -22,22 +22,22 @@
 #undef GK_BLOCK
 #define GK_BLOCK 384
 #undef GK_CLUSTERING
-#define GK_CLUSTERING __cluster_dims__(2, 1, 1)
+#define GK_CLUSTERING GK_IN_PAIRS_OF_BLOCKS
 
-#define GK_SIDE 128
-#define GK_TERMS 64
+#define GK_GEMM_SIDE 128
+#define GK_GEMM_TERMS 64
 #define GK_BAND 8
 /* Threads that multiply. */
 #define GK_CONSUMERS 256
 /* Bytes of a box, and of a stage: two boxes of each operand. */
 #define GK_BOX_BYTES 8192u
 #define GK_STAGE_BYTES (4u * GK_BOX_BYTES)
-#define GK_STAGES 6
+#define GK_GEMM_STAGES 6
 /* Sums of a warp that wait in local memory for the epilogue: 16 rows of 64 columns. */
 #define GK_SPILL_ROWS 16
 #define GK_SPILL_COLUMNS 64
 #define GK_SPILL_CHUNKS (GK_SPILL_ROWS * GK_SPILL_COLUMNS / 4)
-#define GK_LOCAL_CHUNKS (GK_STAGES * (int)GK_STAGE_BYTES / 16 + GK_CONSUMERS / 32 * GK_SPILL_CHUNKS)
+#define GK_LOCAL_CHUNKS (GK_GEMM_STAGES * (int)GK_STAGE_BYTES / 16 + GK_CONSUMERS / 32 * GK_SPILL_CHUNKS)
 
 /* What a kernel computes: a dense product, one by groups of rows, or the gradient of matrices of groups. */
 #define GK_DENSE 0
@@ -75,26 +75,26 @@ GK_FN gk_job gk_job_of(const gk_product* q, int t, int down, int across, int ran
     rows = down - band < GK_BAND ? down - band : GK_BAND;
     t -= band * across;
     row = band + t % rows;
-    j.n0 = (t / rows * 2 + rank) * GK_SIDE;
-    j.m0 = row * GK_SIDE; j.end = q->m;
+    j.n0 = (t / rows * 2 + rank) * GK_GEMM_SIDE;
+    j.m0 = row * GK_GEMM_SIDE; j.end = q->m;
     j.y = batch; j.a = batch * q->a_batch; j.b = batch * q->b_batch;
     j.first_term = 0; j.terms = q->k; j.none = 0;
     if (kind == GK_BY_ROWS) {
-        gk_row_tile m = gk_row_tile_of(row, GK_SIDE, q->offsets, q->m, q->groups, q->err, q->code);
+        gk_row_tile m = gk_row_tile_of(row, GK_GEMM_SIDE, q->offsets, q->m, q->groups, q->err, q->code);
         j.m0 = (int)m.first; j.end = j.m0 + m.rows;
         j.none = m.group < 0; j.b = j.none ? 0 : m.group;
         if (j.none) j.terms = 0;
     } else if (kind == GK_OF_MATRICES) {
-        gk_run r = gk_rows_of_group(batch, q->offsets, q->k, q->groups, gk_lid() == 0, q->err, q->code);
+        gk_run r = gk_rows_of_group(batch, q->offsets, q->k, q->groups, q->err, q->code);
         j.first_term = (int)r.begin; j.terms = (int)(r.end - r.begin);
     }
     return j;
 }
-#define GK_STAGES_OF(job) (((job).terms + GK_TERMS - 1) / GK_TERMS)
+#define GK_STAGES_OF(job) (((job).terms + GK_GEMM_TERMS - 1) / GK_GEMM_TERMS)
 
 /* Tiles of rows, pairs of tiles of columns, and this block's share of the pairs. */
-#define GK_DOWN(q, kind) (((q)->m + GK_SIDE - 1) / GK_SIDE + ((kind) == GK_BY_ROWS ? (q)->groups + 1 : 0))
-#define GK_ACROSS(q) (((q)->n + 2 * GK_SIDE - 1) / (2 * GK_SIDE))
+#define GK_DOWN(q, kind) (((q)->m + GK_GEMM_SIDE - 1) / GK_GEMM_SIDE + ((kind) == GK_BY_ROWS ? (q)->groups + 1 : 0))
+#define GK_ACROSS(q) (((q)->n + 2 * GK_GEMM_SIDE - 1) / (2 * GK_GEMM_SIDE))
 #define GK_EACH_PAIR(t, q, down, across, kind) \
     GK_ROLLED for (int t = gk_bid(0) / 2, count = down * across * ((kind) == GK_BY_ROWS ? 1 : (q)->groups); t < count; t += gk_nblocks(0) / 2)
 
@@ -106,10 +106,10 @@ typedef struct { gk_u32 stages, full, empty; } gk_places;
 /* The stages of a tile; n stages came before. at: A has the columns of a term side by side; bt: so has B. */
 GK_FN void gk_feed(const gk_places* l, gk_u32 n, const gk_tensor_map* a, const int at, const gk_tensor_map* b, const int bt, gk_job j, int rank)
 {
-    GK_ROLLED for (int k = 0; k < j.terms; k += GK_TERMS, n++) {
-        gk_u32 slot = n % GK_STAGES, left = l->stages + slot * GK_STAGE_BYTES, right = left + 2u * GK_BOX_BYTES, gate = l->full + 8u * slot;
+    GK_ROLLED for (int k = 0; k < j.terms; k += GK_GEMM_TERMS, n++) {
+        gk_u32 slot = n % GK_GEMM_STAGES, left = l->stages + slot * GK_STAGE_BYTES, right = left + 2u * GK_BOX_BYTES, gate = l->full + 8u * slot;
         int term = j.first_term + k, row = j.m0 + 64 * rank;
-        gk_gate_pass(l->empty + 8u * slot, n / GK_STAGES + 1u);
+        gk_gate_pass(l->empty + 8u * slot, n / GK_GEMM_STAGES + 1u);
         gk_gate_expect(gate, GK_STAGE_BYTES);
         gk_box_share(left + (gk_u32)rank * GK_BOX_BYTES, a, at ? row : term, at ? term : row, j.a, gate, 3);
         GK_UNROLL for (int i = 0; i < 2; i++) {
@@ -126,7 +126,7 @@ GK_FN void gk_stage_begin(float (*sums)[16][4], gk_u32 stage, const int at, cons
 {
     gk_u32 left = gk_uniform(gk_wgmma_tile(stage, 64)), right = gk_uniform(gk_wgmma_tile(stage + 2u * GK_BOX_BYTES, 64));
     GK_WGMMA_BEGIN();
-    GK_UNROLL for (int k = 0; k < GK_TERMS / 16; k++) {
+    GK_UNROLL for (int k = 0; k < GK_GEMM_TERMS / 16; k++) {
         GK_UNROLL for (int h = 0; h < 2; h++)
             gk_wgmma_s(sums[h], 128, gk_wgmma_part(left + (gk_u32)h * (GK_BOX_BYTES / 16u), 64, at, k), at, gk_wgmma_part(right, 64, bt, k), bt,
                 k == 0 ? fresh : 0);
@@ -137,13 +137,13 @@ GK_FN void gk_stage_begin(float (*sums)[16][4], gk_u32 stage, const int at, cons
 /* The stage is empty, for both blocks. */
 GK_FN void gk_release(const gk_places* l, gk_u32 n)
 {
-    if (gk_lid() % 32 < 2) gk_gate_arrive_at(l->empty + 8u * (n % GK_STAGES), (gk_u32)gk_lid() % 32u);
+    if (gk_lid() % 32 < 2) gk_gate_arrive_at(l->empty + 8u * (n % GK_GEMM_STAGES), (gk_u32)gk_lid() % 32u);
 }
 
 /* Terms from number `have` on of a stage of both operands by terms are those of another group: they become 0. */
 GK_FN void gk_clear_terms(GK_LOCAL_PTR gk_raw16* stage, int have, int group)
 {
-    for (int i = gk_lid() % 128; i < (GK_TERMS - have) * 32; i += 128)
+    for (int i = gk_lid() % 128; i < (GK_GEMM_TERMS - have) * 32; i += 128)
         stage[i / 8 % 4 * (GK_BOX_BYTES / 16u) + (have + i / 32) * 8 + i % 8] = gk_make16(0, 0, 0, 0);
     asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
     GK_GROUP_BARRIER(3 + group);
@@ -154,13 +154,13 @@ GK_FN void gk_multiply(float (*sums)[16][4], const gk_places* l, GK_LOCAL_PTR gk
                        const int kind)
 {
     int count = GK_STAGES_OF(j);
-    if (count == 0) GK_UNROLL for (int h = 0; h < 2; h++) gk_mm_clear(sums[h], GK_SIDE);
+    if (count == 0) GK_UNROLL for (int h = 0; h < 2; h++) gk_mm_clear(sums[h], GK_GEMM_SIDE);
     GK_PAIR_WAIT(1 + group);
     GK_ROLLED for (int s = 0; s < count; s++) {
-        gk_u32 now = n + (gk_u32)s, slot = now % GK_STAGES;
-        int left = j.terms - s * GK_TERMS;
-        gk_gate_pass(l->full + 8u * slot, now / GK_STAGES);
-        if (kind == GK_OF_MATRICES && left < GK_TERMS) gk_clear_terms(stages + slot * (GK_STAGE_BYTES / 16u), left, group);
+        gk_u32 now = n + (gk_u32)s, slot = now % GK_GEMM_STAGES;
+        int left = j.terms - s * GK_GEMM_TERMS;
+        gk_gate_pass(l->full + 8u * slot, now / GK_GEMM_STAGES);
+        if (kind == GK_OF_MATRICES && left < GK_GEMM_TERMS) gk_clear_terms(stages + slot * (GK_STAGE_BYTES / 16u), left, group);
         gk_stage_begin(sums, l->stages + slot * GK_STAGE_BYTES, at, bt, s == 0);
         if (s > 0) {
             GK_MM_WAIT(1);
@@ -170,7 +170,7 @@ GK_FN void gk_multiply(float (*sums)[16][4], const gk_places* l, GK_LOCAL_PTR gk
     GK_PAIR_GO(2 - group);
     GK_MM_WAIT(0);
     if (count > 0) gk_release(l, n + (gk_u32)count - 1u);
-    GK_UNROLL for (int h = 0; h < 2; h++) gk_mm_ready(sums[h], GK_SIDE);
+    GK_UNROLL for (int h = 0; h < 2; h++) gk_mm_ready(sums[h], GK_GEMM_SIDE);
 }
 
 /* ---- epilogue ------------------------------------------------------------------------------------------------------------------------------- */
@@ -279,10 +279,10 @@ GK_FN void gk_specialized(const gk_product* q, const gk_tensor_map* a, const int
     gk_places l;
     gk_u32 n = 0;
     int rank = (int)gk_block_of_cluster(), down = GK_DOWN(q, kind), across = GK_ACROSS(q);
-    l.stages = gk_local_address(local); l.full = gk_local_address(gates); l.empty = l.full + 8u * GK_STAGES;
+    l.stages = gk_local_address(local); l.full = gk_local_address(gates); l.empty = l.full + 8u * GK_GEMM_STAGES;
     if (gk_lid() == 0) {
         /* One thread fills a stage; a lane of each warp that multiplies, in both blocks, empties it. */
-        GK_UNROLL for (int i = 0; i < GK_STAGES; i++) {
+        GK_UNROLL for (int i = 0; i < GK_GEMM_STAGES; i++) {
             gk_gate_init(l.full + 8u * (gk_u32)i, 1);
             gk_gate_init(l.empty + 8u * (gk_u32)i, 2 * GK_CONSUMERS / 32 / 2);
         }
@@ -302,7 +302,7 @@ GK_FN void gk_specialized(const gk_product* q, const gk_tensor_map* a, const int
     } else {
         GK_REGISTERS_MORE(232);
         int group = (int)gk_uniform((gk_u32)gk_lid() / 128u), turn = 0;
-        GK_LOCAL_PTR gk_raw16* spill = local + GK_STAGES * (int)GK_STAGE_BYTES / 16 + gk_lid() / 32 * GK_SPILL_CHUNKS;
+        GK_LOCAL_PTR gk_raw16* spill = local + GK_GEMM_STAGES * (int)GK_STAGE_BYTES / 16 + gk_lid() / 32 * GK_SPILL_CHUNKS;
         if (group == 1) GK_PAIR_GO(1); /* the first group begins */
         GK_EACH_PAIR(t, q, down, across, kind) {
             gk_job j = gk_job_of(q, t, down, across, rank, kind);
@@ -335,7 +335,7 @@ GK_FN gk_pitch gk_pitch_of(gk_dims steps, const int i)
 /* Local memory, and what is in the arguments of all kernels. */
 #define GK_SPECIALIZED_BIND() \
     GK_LOCAL_DYNAMIC(gk_raw16, local, GK_LOCAL_CHUNKS); \
-    GK_LOCAL gk_u64 gates[2 * GK_STAGES]; \
+    GK_LOCAL gk_u64 gates[2 * GK_GEMM_STAGES]; \
     gk_product q; \
     q.m = (int)args.size.v[0]; q.n = (int)args.size.v[1]; q.k = (int)args.size.v[2]; q.groups = (int)args.size.v[3]; \
     q.a_batch = (int)args.size.v[4]; q.b_batch = (int)args.size.v[5]; q.bias_group = args.size.v[6]; \

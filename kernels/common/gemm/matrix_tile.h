@@ -28,7 +28,7 @@
 /* Chunks of the left operand in a stage, of both, and of all stages. */
 #define GK_TILE_LEFT (GK_TILE_ROWS * GK_TILE_TERMS / GK_PER_CHUNK)
 #define GK_TILE_STAGE ((GK_TILE_ROWS + GK_TILE_COLUMNS) * GK_TILE_TERMS / GK_PER_CHUNK)
-#define GK_TILE_CHUNKS (GK_TILE_STAGES * GK_TILE_STAGE)
+#define GK_GEMM_CHUNKS (GK_TILE_STAGES * GK_TILE_STAGE)
 #define GK_TILE_AT(n) (tiles + (n) % GK_TILE_STAGES * GK_TILE_STAGE)
 
 /* ---- copies of operands ---------------------------------------------------------------------------------------------------------------------- */

@@ -73,55 +73,79 @@ GK_KERNEL(gemm_ragged)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, offsets), GK_I
 
 /* ---- many small groups --------------------------------------------------------------------------------------------------------- */
 
-/* Column n of rows m ... of group g, of which `have` exist, up to four: x += A B. wa, wb: whether terms of A and B come in eights, as gk_load8 wants them.
- * */
-GK_FN void gk_ragged_few(gk_four* x, const gk_ragged* q, gk_i64 g, gk_i64 m, int have, gk_i64 n, const int wa, const int wb)
+/* Rows and terms of a step. */
+#define GK_SMALL_ROWS 16
+#define GK_SMALL_TERMS 32
+#define GK_SMALL_PITCH 36
+
+/* Rows m0 ... of a group up to `end` and `columns` (16 or 64) from n0 on: a thread has one column, and one or four rows. */
+GK_FN void gk_ragged_few(const gk_ragged* q, gk_i64 group, gk_i64 m0, gk_i64 end, gk_i64 n0, const int columns, GK_LOCAL_PTR gk_slot* ta, GK_LOCAL_PTR gk_f* tb)
 {
-    GK_GLOBAL const gk_t *left = q->a + m * q->sa.v[0], *right = q->b + g * q->sb.v[2] + n * q->sb.v[0];
-    for (gk_i64 k = 0; k < q->size.v[2]; k += 8, left += 8 * q->sa.v[1], right += 8 * q->sb.v[1]) {
-        int rest = q->size.v[2] - k < 8 ? (int)(q->size.v[2] - k) : 8;
-        gk_f a[4][8], b[8];
-        gk_load8(b, right, q->sb.v[1], rest, wb);
-        /* Rows that do not exist are read as the last one that does. */
-        GK_UNROLL for (int i = 0; i < 4; i++) gk_load8(a[i], left + (i < have ? i : have - 1) * q->sa.v[0], q->sa.v[1], rest, wa);
-        GK_UNROLL for (int t = 0; t < 8; t++) {
-            GK_UNROLL for (int i = 0; i < 4; i++) x->v[i] += a[i][t] * b[t];
+    const int per = GK_SMALL_ROWS * columns / GK_BLOCK, rows = GK_BLOCK / columns, pitch = columns + 1;
+    int lid = gk_lid(), c = lid % columns, r = lid / columns, none = group < 0 || group >= q->size.v[3], down = q->sb.v[1] == 1;
+    int have = end - m0 < GK_SMALL_ROWS ? (int)(end - m0) : GK_SMALL_ROWS, wide = q->size.v[1] - n0 < columns ? (int)(q->size.v[1] - n0) : columns;
+    /* Neighbouring threads read neighbours in memory. */
+    int t0 = down ? lid % GK_SMALL_TERMS : r, c0 = down ? lid / GK_SMALL_TERMS : c;
+    gk_i64 g = none ? 0 : group, terms = none ? 0 : q->size.v[2];
+    GK_GLOBAL const gk_t* a = q->a + (m0 + lid / GK_SMALL_TERMS) * q->sa.v[0] + lid % GK_SMALL_TERMS * q->sa.v[1];
+    GK_GLOBAL const gk_t* b = q->b + g * q->sb.v[2] + (n0 + c0) * q->sb.v[0] + t0 * q->sb.v[1];
+    gk_four x;
+    GK_UNROLL for (int u = 0; u < 4; u++) x.v[u] = GK_R(0.0);
+    /* Loops with barriers run at least once. */
+    do {
+        int left = terms < GK_SMALL_TERMS ? (int)terms : GK_SMALL_TERMS;
+        GK_UNROLL for (int i = 0; i < 2; i++) {
+            int m = lid / GK_SMALL_TERMS + 8 * i, k = lid % GK_SMALL_TERMS;
+            gk_slot_put(ta, m * GK_SMALL_PITCH + k, m < have && k < left ? gk_load(a, 8 * i * q->sa.v[0]) : GK_R(0.0));
         }
+        GK_UNROLL for (int i = 0; i < columns / 8; i++) {
+            int t = down ? t0 : t0 + i * rows, n = down ? c0 + 8 * i : c0;
+            tb[t * pitch + n] = n < wide && t < left ? gk_load(b, down ? 8 * i * q->sb.v[0] : i * rows * q->sb.v[1]) : GK_R(0.0);
+        }
+        GK_BARRIER();
+        for (int t = 0; t < left; t += 4) {
+            gk_four y;
+            GK_UNROLL for (int u = 0; u < 4; u++) y.v[u] = tb[(t + u) * pitch + c];
+            GK_UNROLL for (int i = 0; i < per; i++) {
+                gk_four z = gk_slot_get4(ta, (r + i * rows) * GK_SMALL_PITCH + t);
+                GK_UNROLL for (int u = 0; u < 4; u++) x.v[i] += z.v[u] * y.v[u];
+            }
+        }
+        GK_BARRIER();
+        a += GK_SMALL_TERMS * q->sa.v[1];
+        b += GK_SMALL_TERMS * q->sb.v[1];
+        terms -= GK_SMALL_TERMS;
+    } while (terms > 0);
+    gk_f bias = q->bias && !none && c < wide ? gk_load(q->bias, g * q->sv.v[0] + n0 + c) : GK_R(0.0);
+    GK_UNROLL for (int i = 0; i < per; i++) x.v[i] = q->alpha * x.v[i] + bias;
+    if (q->z) {
+        GK_UNROLL for (int i = 0; i < per; i++)
+            if (c < wide && r + i * rows < have) gk_store_o(q->z, (m0 + r + i * rows) * q->sz.v[0] + (n0 + c) * q->sz.v[1], x.v[i]);
     }
+    if (!none) x = gk_activate(q->act, x, q->p);
+    GK_UNROLL for (int i = 0; i < per; i++)
+        if (c < wide && r + i * rows < have) gk_store_o(q->y, (m0 + r + i * rows) * q->sy.v[0] + (n0 + c) * q->sy.v[1], x.v[i]);
 }
 
-/* Each thread waits for its loads most of the time: many at once hide that. */
+/* Each block waits for its loads most of the time: many at once hide that. */
 #undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS 3
+#define GK_MIN_BLOCKS 8
 
-/* size.v[4] neighbouring threads, 16 or 64, have as many columns of a group, each one of them for all rows: they look at no other group and wait for
- * nobody.
- * Launch: axis 0 = threads of groups + 2, columns fastest. */
+/* A block per group and size.v[4] columns, 16 or 64: it takes 16 rows after the others, and looks at no other group.
+ * Launch: axis 0 = groups + 2, columns fastest. */
 GK_KERNEL(gemm_ragged_by_group)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, offsets), GK_IN(gk_t, bias), GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(int, err),
                                 GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, int act, gk_f p, int code)
 {
+    GK_LOCAL gk_slot ta[GK_SLOTS(GK_SMALL_ROWS * GK_SMALL_PITCH)];
+    GK_LOCAL gk_f tb[GK_SMALL_TERMS * 65];
     GK_RAGGED_BIND();
-    int wide = (int)size.v[4], column = gk_lid() % wide, tiles = (int)((size.v[1] + wide - 1) / wide);
-    gk_i64 team = (gk_i64)gk_bid(0) * (GK_BLOCK / wide) + gk_lid() / wide, group = team / tiles - 1, n = team % tiles * wide + column, groups = size.v[3];
-    if (group > groups || n >= size.v[1]) return;
-    gk_run rows = gk_rows_of_group(group, offsets, size.v[0], groups, column == 0, err, code);
-    int none = group < 0 || group == groups, eights = size.v[2] % 8 == 0, wa = eights && sa.v[3] && sa.v[4], wb = eights && sb.v[3] && sb.v[4];
-    gk_f add = bias && !none ? gk_load(bias, group * sv.v[0] + n) : GK_R(0.0);
-    for (gk_i64 m = rows.begin; m < rows.end; m += 4) {
-        int have = rows.end - m < 4 ? (int)(rows.end - m) : 4;
-        gk_four x;
-        GK_UNROLL for (int i = 0; i < 4; i++) x.v[i] = GK_R(0.0);
-        if (!none) {
-            if (wa && wb) gk_ragged_few(&x, &q, group, m, have, n, 1, 1);
-            else if (wa) gk_ragged_few(&x, &q, group, m, have, n, 1, 0);
-            else gk_ragged_few(&x, &q, group, m, have, n, 0, 0);
-        }
-        GK_UNROLL for (int i = 0; i < 4; i++) {
-            x.v[i] = alpha * x.v[i] + add;
-            if (z && i < have) gk_store_o(z, (m + i) * sz.v[0] + n * sz.v[1], x.v[i]);
-        }
-        if (!none) x = gk_activate(act, x, p);
-        GK_UNROLL for (int i = 0; i < 4; i++)
-            if (i < have) gk_store_o(y, (m + i) * sy.v[0] + n * sy.v[1], x.v[i]);
-    }
+    int wide = (int)size.v[4], tiles = (int)((size.v[1] + wide - 1) / wide);
+    gk_i64 group = gk_bid(0) / tiles - 1, n0 = (gk_i64)(gk_bid(0) % tiles) * wide;
+    gk_run rows = gk_rows_of_group(group, offsets, size.v[0], size.v[3], err, code);
+    gk_i64 m0 = rows.begin;
+    do {
+        if (wide == 16) gk_ragged_few(&q, group, m0, rows.end, n0, 16, ta, tb);
+        else gk_ragged_few(&q, group, m0, rows.end, n0, 64, ta, tb);
+        m0 += GK_SMALL_ROWS;
+    } while (m0 < rows.end);
 }

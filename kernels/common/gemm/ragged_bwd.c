@@ -24,7 +24,7 @@ GK_KERNEL(gemm_ragged_bwd)(GK_IN(gk_t, p), GK_IN(gk_t, q), GK_IN(int, offsets), 
     GK_BIND_IN(gk_t, p); GK_BIND_IN(gk_t, q); GK_BIND_IN(int, offsets); GK_BIND_OUT(gk_o, d); GK_BIND_OUT(int, err);
     gk_i64 down = (size.v[1] + 63) / 64, across = (size.v[2] + 63) / 64, at = gk_bid(0), group = at / across / down;
     gk_i64 m0 = at / across % down * 64, n0 = at % across * 64, row = m0 + gk_64_row(), col = n0 + gk_64_col();
-    gk_run rows = gk_rows_of_group(group, offsets, size.v[0], size.v[3], gk_lid() == 0, err, code);
+    gk_run rows = gk_rows_of_group(group, offsets, size.v[0], size.v[3], err, code);
     gk_side left = gk_side_of(sp), right = gk_side_of(sq);
     gk_f acc[4][4];
     /* Groups start at any row, so vectors along k need not be aligned. */
@@ -45,49 +45,65 @@ GK_KERNEL(gemm_ragged_bwd)(GK_IN(gk_t, p), GK_IN(gk_t, q), GK_IN(int, offsets), 
     }
 }
 
-/* Column n of rows m ... of a D, eight, of which `have` exist: x += P^T Q. wide: the rows come in eights, as gk_load8 wants them. */
-GK_FN void gk_ragged_few(gk_f x[8], GK_GLOBAL const gk_t* p, GK_GLOBAL const gk_t* q, gk_i64 rows, gk_dims sp, gk_dims sq, int have, const int wide)
+/* Rows of the groups in a step. */
+#define GK_SMALL_ROWS 16
+
+/* The 64 rows of D from m0 on and `columns` (16 or 64) from n0 on: a thread has one column, and four rows or four times four. */
+GK_FN void gk_ragged_few(GK_GLOBAL const gk_t* p, GK_GLOBAL const gk_t* q, GK_GLOBAL gk_o* d, gk_run rows, gk_i64 m0, gk_i64 n0, const int columns,
+                         gk_dims size, gk_dims sp, gk_dims sq, gk_dims sd, gk_f alpha, int accumulate, GK_LOCAL_PTR gk_slot* tp, GK_LOCAL_PTR gk_f* tq)
 {
-    for (gk_i64 r = 0; r < rows; r += 4, p += 4 * sp.v[1], q += 4 * sq.v[1]) {
-        gk_f a[4][8], b[4];
-        GK_UNROLL for (int i = 0; i < 4; i++) {
-            int exists = r + i < rows;
-            b[i] = exists ? gk_load(q, i * sq.v[1]) : GK_R(0.0);
-            gk_load8(a[i], exists ? p + i * sp.v[1] : p, sp.v[0], have, wide);
-            /* What is read in its place may be infinite. */
-            GK_UNROLL for (int u = 0; u < 8; u++) a[i][u] = exists ? a[i][u] : GK_R(0.0);
+    const int per = columns / 16, step = GK_BLOCK / columns;
+    int lid = gk_lid(), c = lid % columns, r = lid / columns, have = size.v[1] - m0 < 64 ? (int)(size.v[1] - m0) : 64;
+    int wide = size.v[2] - n0 < columns ? (int)(size.v[2] - n0) : columns;
+    gk_i64 left = rows.end - rows.begin;
+    gk_f acc[4][4];
+    p += (rows.begin + lid / 64) * sp.v[1] + (m0 + lid % 64) * sp.v[0];
+    q += (rows.begin + r) * sq.v[1] + (n0 + c) * sq.v[0];
+    GK_UNROLL for (int u = 0; u < 16; u++) acc[u / 4][u % 4] = GK_R(0.0);
+    /* Loops with barriers run at least once. */
+    do {
+        int terms = left < GK_SMALL_ROWS ? (int)left : GK_SMALL_ROWS;
+        GK_UNROLL for (int i = 0; i < 4; i++)
+            gk_slot_put(tp, lid + i * GK_BLOCK, lid / 64 + 4 * i < terms && lid % 64 < have ? gk_load(p, 4 * i * sp.v[1]) : GK_R(0.0));
+        GK_UNROLL for (int i = 0; i < per; i++)
+            tq[lid + i * GK_BLOCK] = r + i * step < terms && c < wide ? gk_load(q, i * step * sq.v[1]) : GK_R(0.0);
+        GK_BARRIER();
+        for (int t = 0; t < terms; t++) {
+            gk_f y = tq[t * columns + c];
+            GK_UNROLL for (int i = 0; i < per; i++) {
+                gk_four x = gk_slot_get4(tp, t * 64 + (r + i * step) * 4);
+                GK_UNROLL for (int u = 0; u < 4; u++) acc[i][u] += x.v[u] * y;
+            }
         }
-        GK_UNROLL for (int i = 0; i < 4; i++) {
-            GK_UNROLL for (int u = 0; u < 8; u++) x[u] += a[i][u] * b[i];
+        GK_BARRIER();
+        p += GK_SMALL_ROWS * sp.v[1];
+        q += GK_SMALL_ROWS * sq.v[1];
+        left -= GK_SMALL_ROWS;
+    } while (left > 0);
+    d += (m0 + 4 * r) * sd.v[0] + (n0 + c) * sd.v[1];
+    GK_UNROLL for (int i = 0; i < per; i++) {
+        GK_UNROLL for (int u = 0; u < 4; u++) {
+            gk_i64 to = (4 * i * step + u) * sd.v[0];
+            if (4 * (r + i * step) + u < have && c < wide) gk_store_o(d, to, alpha * acc[i][u] + (accumulate ? gk_load_o(d, to) : GK_R(0.0)));
         }
     }
 }
 
-/* Each thread waits for its loads most of the time: many at once hide that. */
+/* Each block waits for its loads most of the time: many at once hide that. */
 #undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS 3
+#define GK_MIN_BLOCKS 6
 
-/* size.v[4] neighbouring threads, 16 or 64, have as many columns of eight rows of a D, each one of them: they look at no other group and wait for nobody.
- * Launch: axis 0 = threads of tiles of D, columns fastest, then rows, groups. */
+/* For groups of few rows: a block has 64 rows of D and size.v[4] columns, 16 or 64. Launch: axis 0 = tiles, columns fastest, then rows, groups. */
 GK_KERNEL(gemm_ragged_bwd_by_group)(GK_IN(gk_t, p), GK_IN(gk_t, q), GK_IN(int, offsets), GK_OUT(gk_o, d), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(sp),
                                     GK_DIMS(sq), GK_DIMS(sd), gk_f alpha, int accumulate, int code)
 {
+    GK_LOCAL gk_slot tp[GK_SLOTS(GK_SMALL_ROWS * 64)];
+    GK_LOCAL gk_f tq[GK_SMALL_ROWS * 64];
     GK_BIND_IN(gk_t, p); GK_BIND_IN(gk_t, q); GK_BIND_IN(int, offsets); GK_BIND_OUT(gk_o, d); GK_BIND_OUT(int, err);
-    int wide = (int)size.v[4], column = gk_lid() % wide, across = (int)((size.v[2] + wide - 1) / wide), down = (int)((size.v[1] + 7) / 8);
-    gk_i64 team = (gk_i64)gk_bid(0) * (GK_BLOCK / wide) + gk_lid() / wide, tile = team / across, group = tile / down;
-    gk_i64 m = tile % down * 8, n = team % across * wide + column;
-    gk_f sums[8];
-    if (group >= size.v[3] || n >= size.v[2]) return;
-    gk_run rows = gk_rows_of_group(group, offsets, size.v[0], size.v[3], column == 0, err, code);
-    int have = size.v[1] - m < 8 ? (int)(size.v[1] - m) : 8;
-    GK_UNROLL for (int i = 0; i < 8; i++) sums[i] = GK_R(0.0);
-    p += m * sp.v[0] + rows.begin * sp.v[1];
-    q += n * sq.v[0] + rows.begin * sq.v[1];
-    if (have == 8 && sp.v[0] == 1 && !sp.v[3] && sp.v[4]) gk_ragged_few(sums, p, q, rows.end - rows.begin, sp, sq, 8, 1);
-    else gk_ragged_few(sums, p, q, rows.end - rows.begin, sp, sq, have, 0);
-    d += group * sd.v[2] + n * sd.v[1];
-    GK_UNROLL for (int i = 0; i < 8; i++) {
-        gk_i64 to = (m + i) * sd.v[0];
-        if (i < have) gk_store_o(d, to, alpha * sums[i] + (accumulate ? gk_load_o(d, to) : GK_R(0.0)));
-    }
+    int wide = (int)size.v[4], down = (int)((size.v[1] + 63) / 64), across = (int)((size.v[2] + wide - 1) / wide), at = gk_bid(0), tile = at / across;
+    gk_i64 group = tile / down, m0 = (gk_i64)(tile % down) * 64, n0 = (gk_i64)(at % across) * wide;
+    gk_run rows = gk_rows_of_group(group, offsets, size.v[0], size.v[3], err, code);
+    d += group * sd.v[2];
+    if (wide == 16) gk_ragged_few(p, q, d, rows, m0, n0, 16, size, sp, sq, sd, alpha, accumulate, tp, tq);
+    else gk_ragged_few(p, q, d, rows, m0, n0, 64, size, sp, sq, sd, alpha, accumulate, tp, tq);
 }

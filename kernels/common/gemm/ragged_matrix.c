@@ -62,7 +62,7 @@ GK_FN void gk_ragged_product(const gk_ragged* q, GK_GLOBAL const int* offsets, G
 }
 
 #define GK_RAGGED_BIND() \
-    GK_LOCAL_DYNAMIC(gk_raw16, tiles, GK_TILE_CHUNKS); \
+    GK_LOCAL_DYNAMIC(gk_raw16, tiles, GK_GEMM_CHUNKS); \
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(int, offsets); GK_BIND_IN(gk_t, bias); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z); \
     GK_BIND_OUT(int, err); \
     gk_ragged q; \
@@ -94,11 +94,11 @@ GK_KERNEL(gemm_ragged_matrix_terms)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, o
 GK_KERNEL(gemm_ragged_bwd_matrix)(GK_IN(gk_t, p), GK_IN(gk_t, q), GK_IN(int, offsets), GK_OUT(gk_t, d), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(steps),
                                   gk_f alpha, int accumulate, int code)
 {
-    GK_LOCAL_DYNAMIC(gk_raw16, tiles, GK_TILE_CHUNKS);
+    GK_LOCAL_DYNAMIC(gk_raw16, tiles, GK_GEMM_CHUNKS);
     GK_BIND_IN(gk_t, p); GK_BIND_IN(gk_t, q); GK_BIND_IN(int, offsets); GK_BIND_OUT(gk_t, d); GK_BIND_OUT(int, err);
     gk_i64 down = (size.v[1] + GK_TILE_ROWS - 1) / GK_TILE_ROWS, across = (size.v[2] + GK_TILE_COLUMNS - 1) / GK_TILE_COLUMNS, at = gk_bid(0);
     gk_i64 m0 = at / across % down * GK_TILE_ROWS, n0 = at % across * GK_TILE_COLUMNS, group = at / across / down;
-    gk_run rows = gk_rows_of_group(group, offsets, size.v[0], size.v[3], gk_lid() == 0, err, code);
+    gk_run rows = gk_rows_of_group(group, offsets, size.v[0], size.v[3], err, code);
     gk_tile_copy left = gk_tile_copy_of(p + rows.begin * steps.v[0] + m0, steps.v[0], size.v[1] - m0, GK_TILE_ROWS, 1);
     gk_tile_copy right = gk_tile_copy_of(q + rows.begin * steps.v[1] + n0, steps.v[1], size.v[2] - n0, GK_TILE_COLUMNS, 1);
     float sums[GK_TILE_COLUMNS / 8][4];

@@ -7,7 +7,7 @@ use crate::device::Caps;
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, LANES, code_of_op, dims};
+use crate::engine::launch::{Grid, code_of_op, dims};
 use crate::engine::plan::{PORTABLE, Problem, Reason, Variant};
 use crate::error::Result;
 use crate::ops::core::Choice;
@@ -17,8 +17,6 @@ use crate::spec::kernels::gemm::*;
 
 /// Rows and columns of a tile of the portable kernels.
 const SIDE: usize = 64;
-/// Rows of a gradient that a thread of the kernel for small groups has.
-const FEW: usize = 8;
 /// A kernel that looks for its group among more than this many spends its time on that.
 const MANY_GROUPS: usize = 64;
 
@@ -86,7 +84,7 @@ impl RaggedProblem {
     }
 }
 
-/// Threads, and columns, that the kernels for small groups have together.
+/// Columns that a block of the kernels for small groups has.
 fn columns(n: usize) -> usize {
     if n <= 16 { 16 } else { 64 }
 }
@@ -137,8 +135,8 @@ impl Problem for RaggedForward {
                 ))
             }
             2 => {
-                let teams = e.n.div_ceil(columns(e.n)).saturating_mul(e.batch.saturating_add(2));
-                RaggedPlan::ByGroup(Grid::Blocks([teams.div_ceil(LANES / columns(e.n)), 1, 1]))
+                let blocks = e.n.div_ceil(columns(e.n)).saturating_mul(e.batch.saturating_add(2));
+                RaggedPlan::ByGroup(Grid::Blocks([blocks, 1, 1]))
             }
             _ => RaggedPlan::Tiles(Grid::Blocks([self.tiles(SIDE, SIDE), 1, 1])),
         })
@@ -173,10 +171,7 @@ impl Problem for RaggedBackward {
                 let (columns, local) = self.0.matrix_tile(caps)?;
                 RaggedPlan::MatrixCores(Grid::BlocksWithLocal([tiles(MATRIX_SIDE, columns), 1, 1], local))
             }
-            2 => {
-                let teams = tiles(FEW, columns(e.n));
-                RaggedPlan::ByGroup(Grid::Blocks([teams.div_ceil(LANES / columns(e.n)), 1, 1]))
-            }
+            2 => RaggedPlan::ByGroup(Grid::Blocks([tiles(SIDE, columns(e.n)), 1, 1])),
             _ => RaggedPlan::Tiles(Grid::Blocks([tiles(SIDE, SIDE), 1, 1])),
         })
     }
@@ -441,7 +436,7 @@ mod tests {
         assert_eq!((chosen(&p, &hopper), chosen(&p, &gpu())), ("matrix_cores", PORTABLE));
         let grid = Grid::BlocksWithLocal([2 * (8 + 9), 1, 1], 96 << 10);
         assert_eq!(p.plan(1, &hopper), Ok(RaggedPlan::MatrixCores(grid)));
-        assert_eq!(p.plan(2, &hopper), Ok(RaggedPlan::ByGroup(Grid::Blocks([10, 1, 1]))));
+        assert_eq!(p.plan(2, &hopper), Ok(RaggedPlan::ByGroup(Grid::Blocks([4 * 10, 1, 1]))));
         assert_eq!([1, 16, 17, 200].map(columns), [16, 16, 64, 64]);
         assert_eq!(p.plan(3, &hopper), Ok(RaggedPlan::Tiles(Grid::Blocks([4 * (16 + 9), 1, 1]))));
         // Where local memory is short, tiles are half as wide.
@@ -484,7 +479,7 @@ mod tests {
         let p = RaggedBackward(problem());
         let local = Grid::BlocksWithLocal([8 * 8 * 2, 1, 1], 96 << 10);
         assert_eq!(p.plan(1, &hopper()), Ok(RaggedPlan::MatrixCores(local)));
-        assert_eq!(p.plan(2, &gpu()), Ok(RaggedPlan::ByGroup(Grid::Blocks([125 * 8, 1, 1]))));
+        assert_eq!(p.plan(2, &gpu()), Ok(RaggedPlan::ByGroup(Grid::Blocks([16 * 4 * 8, 1, 1]))));
         assert_eq!(p.plan(3, &gpu()), Ok(RaggedPlan::Tiles(Grid::Blocks([16 * 4 * 8, 1, 1]))));
     }
 }

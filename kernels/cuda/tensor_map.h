@@ -1,5 +1,5 @@
-/* Copies of boxes of a tensor to local memory by the tensor memory accelerator (TMA) of sm_90a, to one block or to all of a cluster. Beside matrix.h, for
- * 16-bit types in the CUDA dialect, whose driver makes the maps; elsewhere GK_TENSOR_MAPS is not defined.
+/* Copies of boxes of a tensor to local memory by the tensor memory accelerator (TMA) of sm_90a, to one block or to all of a cluster. Beside
+ * common/prelude/matrix.h, for 16-bit types in the CUDA dialect, whose driver makes the maps; elsewhere GK_TENSOR_MAPS is not defined.
  *
  *   GK_TENSOR_MAP(name)                  a parameter: map of a tensor of three axes, innermost first, in boxes of 64 x 64 x 1 numbers
  *   gk_box_copy(to, map, x, y, z, gate)  queues the copy of the box that begins at (x, y, z); zeros stand for what lies outside the tensor. Rows of 128
@@ -13,6 +13,8 @@
  */
 #if defined(GK_CUDA) && defined(GK_WARP_GROUPS)
 #define GK_TENSOR_MAPS 1
+/* Clusters of two blocks. */
+#define GK_IN_PAIRS_OF_BLOCKS __cluster_dims__(2, 1, 1)
 typedef struct { gk_u64 words[16]; } __attribute__((aligned(64))) gk_tensor_map;
 #define GK_TENSOR_MAP(name) const __grid_constant__ gk_tensor_map name
 
