@@ -2,9 +2,8 @@
  * common/prelude/matrix.h, for 16-bit types in the CUDA dialect, whose driver makes the maps; elsewhere GK_TENSOR_MAPS is not defined.
  *
  *   GK_TENSOR_MAP(name)                  a parameter: map of a tensor of three axes, innermost first, in boxes of 64 x 64 x 1 numbers
- *   gk_box_copy(to, map, x, y, z, gate)  queues the copy of the box that begins at (x, y, z); zeros stand for what lies outside the tensor. Rows of 128
- * bytes,
- *                                        their chunks in the order of gk_chunk_at; `to`, a local address, is a multiple of 1 KiB
+ *   gk_box_copy(to, map, x, y, z, gate)  queues the copy of the box that begins at (x, y, z); zeros stand for what lies outside the tensor. Rows have
+ *                                        128 bytes, their chunks in the order of gk_chunk_at; `to`, a local address, is a multiple of 1 KiB
  *   gk_box_share(..., blocks)            the same to all blocks of the cluster that have a bit in `blocks`, to the same place and gate in each
  *   gk_gate_expect(gate, bytes)          arrives at a gate that opens when so many bytes of boxes have come, too
  *   gk_gate_arrive_at(gate, block)       arrives at a gate of a block of the cluster

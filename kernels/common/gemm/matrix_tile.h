@@ -1,7 +1,6 @@
-/* Tiles of products of f16 and bf16 on matrix cores: a block has 128 rows and 128 columns of a result (64 columns
- * where local memory is short). Stages of 64 terms of both operands are copied to
- * local memory while earlier ones are multiplied. Rows of operands begin at multiples of 16 bytes and have a multiple of 8 elements. Sums are float, in the
- * order of terms. */
+/* Tiles of products of f16 and bf16 on matrix cores: a block has 128 rows and 128 columns of a result (64 columns where local memory is short). Stages of 64
+ * terms of both operands are copied to local memory while earlier ones are multiplied. Rows of operands begin at multiples of 16 bytes and have a multiple
+ * of 8 elements. Sums are float, in the order of terms. */
 #include "common/prelude/matrix.h"
 
 /* Room for two blocks on an SM. */

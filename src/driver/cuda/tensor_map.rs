@@ -1,6 +1,6 @@
 //! Maps of tensors for the tensor memory accelerator of Hopper, made by the driver for each launch.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 
 use cudarc::driver::sys as cu;
 
@@ -37,7 +37,7 @@ impl Encoded {
             .as_ref()
             .map_err(|why| GpuError::driver("cuTensorMapEncodeTiled", 0, why.clone()))?;
         let mut encoded = Encoded::EMPTY;
-        let (rank, steps) = (map.shape.len() as c_int as u32, [1u32; 3]);
+        let (rank, steps) = (map.shape.len() as u32, [1u32; 3]);
         let address = (map.place.0.0 + map.place.1) as *mut c_void;
         // SAFETY: reads three extents and steps, two strides and three sizes of a box, writes one map. The address is not followed.
         let code = unsafe {

@@ -56,10 +56,7 @@ impl Engine {
         let plane = to.iter().product::<usize>();
         let (row_tiles, places) = (m.div_ceil(rows), MATRIX_SIDE * MATRIX_SIDE / rows);
         // Places of an adjoint whose windows meet x in the same taps: those of a phase, one for each step of the strides.
-        let stride = if p.back { s.stride } else { [1; 3] };
-        let phases = stride.iter().product::<usize>();
-        let of_phase = to.iter().zip(stride).map(|(n, step)| n.div_ceil(step)).product::<usize>();
-        let tiles = (s.n * of_phase).div_ceil(places);
+        let (phases, tiles) = (p.phases().iter().product::<usize>(), p.columns().div_ceil(places));
         let (act, slope) = fused_act("conv", q.act)?;
         let args = ConvMatrixArgs {
             x: self.arg_in(&x.view()),

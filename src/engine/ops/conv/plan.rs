@@ -230,6 +230,14 @@ impl ConvProblem<'_> {
         self.s.n * to.iter().zip(steps).map(|(n, s)| n.div_ceil(s)).product::<usize>()
     }
 
+    /// Whether blocks of every phase are few enough.
+    fn few_phases(&self) -> Result<(), Reason> {
+        match self.phases().iter().fold(1, |a: usize, &b| a.saturating_mul(b)) > PHASES {
+            true => Err("its stride has too many phases".into()),
+            false => Ok(()),
+        }
+    }
+
     /// Whether 32-bit positions and the plan of a tile can describe it.
     fn fits(&self) -> Result<(), Reason> {
         let (s, (m, r), (from, to)) = (&self.s, self.channels(), self.maps());
@@ -238,9 +246,7 @@ impl ConvProblem<'_> {
         if (0..3).any(far) || product(&[s.groups, m.next_multiple_of(128), r, s.taps()]) >= COUNT {
             return Err("its extents need 64-bit positions".into());
         }
-        if product(&self.phases()) > PHASES {
-            return Err("its stride has too many phases".into());
-        }
+        self.few_phases()?;
         let plane = |v: [usize; 3]| v.iter().product::<usize>();
         if r * plane(from) >= COUNT || s.n.saturating_mul(plane(to)) >= COUNT {
             return Err("its maps need 64-bit positions".into());
@@ -336,7 +342,10 @@ impl Problem for ConvProblem<'_> {
         };
         match variant {
             VENDOR => self.vendor.map(|()| ConvPlan::Vendor).map_err(|why| why.to_string().into()),
-            MATRIX => matrix_fits(&self.s, self.dtype, caps).map(|()| self.matrix()),
+            MATRIX => {
+                self.few_phases()?;
+                matrix_fits(&self.s, self.dtype, caps).map(|()| self.matrix())
+            }
             AUTO => Ok(self.best(caps)),
             TILE_128 => large(Tile::Square128),
             TILE_64 => tiles(Tile::Square64, 1),
@@ -530,6 +539,24 @@ mod tests {
         let double = ConvProblem { dtype: DType::F64, ..p };
         assert_eq!(double.plan(AUTO, &gpu), tiles(Tile::Square64, 1));
         assert!(double.plan(TILE_128, &gpu).is_err_and(|e| e.contains("f64")));
+    }
+
+    #[test]
+    fn strided_adjoints_run_on_matrix_cores_unless_their_phases_are_many() {
+        let hopper = Caps { matrix_cores: true, shared_bytes: 227 << 10, ..gpu() };
+        let half = |s| ConvProblem { dtype: DType::Bf16, back: true, ..conv(s) };
+        // Images of three channels: few rows, but long sums.
+        let images = ConvShape {
+            kernel: [1, 7, 7],
+            stride: [1, 2, 2],
+            output: [1, 28, 28],
+            ..shape(8, [3, 64, 1], 56)
+        };
+        assert!(half(images).prefers(MATRIX, &hopper));
+        assert!(!half(ConvShape { stride: [1; 3], ..images }).prefers(MATRIX, &hopper));
+        assert!(half(images).plan(MATRIX, &hopper).is_ok());
+        let far = ConvShape { stride: [1, 65, 65], output: [1, 1, 1], ..images };
+        assert!(half(far).plan(MATRIX, &hopper).is_err_and(|e| e.contains("phases")));
     }
 
     #[test]

@@ -163,8 +163,8 @@ impl GemmProblem<'_> {
                 "results, or what is added to them, do not lie in rows at multiples of four numbers".into()
             );
         }
-        if [e.m, e.n, e.k, e.batch].into_iter().any(|n| n > i32::MAX as usize) {
-            return Err("a size is above 2^31 - 1".into());
+        if [e.m, e.n, e.k, e.batch].into_iter().any(|n| n > i32::MAX as usize / 2) {
+            return Err("a size is above 2^30".into());
         }
         let grid = specialized_grid(e.m.div_ceil(MATRIX_SIDE), e.n.div_ceil(MATRIX_SIDE), e.batch, caps)?;
         Ok(GemmPlan::Specialized(form, grid))
