@@ -89,6 +89,8 @@ pub struct Caps {
     pub tensor_maps: bool,
     /// Width of a warp or wavefront; 1 where the device has none or does not say.
     pub warp_size: u32,
+    /// Whether kernels exchange values between the threads of a warp without local memory (`GK_SHUFFLE_WIDTH`).
+    pub lane_exchange: bool,
     /// Blocks that run at a time by guarantee, so that they may wait for each other (CUDA's clusters); 1 where there is no such thing.
     pub cluster: u32,
     /// Whether the device computes in f64.
@@ -120,6 +122,7 @@ impl Caps {
             warp_groups: false,
             tensor_maps: false,
             warp_size: 1,
+            lane_exchange: false,
             cluster: 1,
             f64: false,
             device_addresses: false,

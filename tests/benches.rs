@@ -77,7 +77,8 @@ fn device(units: u32) -> Caps {
 /// One with matrix cores, as NVIDIA's since Ampere.
 fn ampere(units: u32) -> Caps {
     let mut caps = device(units);
-    (caps.matrix_cores, caps.max_block, caps.shared_bytes) = (true, 1024, 163 << 10);
+    (caps.matrix_cores, caps.lane_exchange, caps.max_block, caps.shared_bytes) =
+        (true, true, 1024, 163 << 10);
     caps
 }
 

@@ -71,7 +71,8 @@ impl Device {
         caps.device_addresses = !is_cpu;
         // As on Hopper.
         if !is_cpu {
-            (caps.matrix_cores, caps.warp_groups, caps.tensor_maps) = (true, true, true);
+            (caps.matrix_cores, caps.warp_groups, caps.tensor_maps, caps.lane_exchange) =
+                (true, true, true, true);
             (caps.max_block, caps.shared_bytes) = (1024, 227 << 10);
         }
         let driver = Arc::new(MockDriver::new(caps));

@@ -7,7 +7,7 @@
  * A block has a row. A threshold is found in three steps: two or more looks at the row sum the weights (counts or powers) by the distance from the
  * maximum in fixed point, some bits at a time; the few elements with the right distance are collected in local memory; among these the bits of an
  * order-preserving integer are found 4 at a time. Too many equal distances skip to the last step, on the whole row. A draw descends through 16 sections
- * of the row, whose sums are taken in one pass where nothing is removed. NaN counts as -inf. Sums in gk_f, counts exactly (vocab at most 2^24). Deterministic: fixed trees.
+ * of the row. Where rows are few, blocks of their own find the largest logit and the sum of each of these first (logits_sections). NaN counts as -inf. Sums in gk_f, counts exactly (vocab at most 2^24). Deterministic: fixed trees.
  * u: word row % 4 of Philox block offset + row / 4. References: Fan et al. (2018), Holtzman et al. (2020), Keskar et al. (2019, penalty).
  */
 #define GK_SAMPLE_DIGITS 16
@@ -64,27 +64,29 @@ GK_FN gk_f gk_logit(const gk_logits* l, gk_i64 i)
 /* Elements that a thread loads before it uses the first. */
 #define GK_LOGITS_AHEAD 4
 
-/* Elements at, at + GK_BLOCK, .. below end, as they are; some element beyond. */
-GK_FN void gk_logits_ahead(const gk_logits* l, int at, int end, gk_f v[GK_LOGITS_AHEAD])
+/* Elements at, at + step, .. below end, as they are; some element beyond. */
+GK_FN void gk_logits_ahead(const gk_logits* l, int at, int end, const int step, gk_f v[GK_LOGITS_AHEAD])
 {
     if (l->wide) {
-        GK_UNROLL for (int u = 0; u < GK_LOGITS_AHEAD; u++) v[u] = l->wide[l->first + (at + u * GK_BLOCK < end ? at + u * GK_BLOCK : at)];
+        GK_UNROLL for (int u = 0; u < GK_LOGITS_AHEAD; u++) v[u] = l->wide[l->first + (at + u * step < end ? at + u * step : at)];
     } else {
-        GK_UNROLL for (int u = 0; u < GK_LOGITS_AHEAD; u++) v[u] = gk_load(l->logits, l->first + (at + u * GK_BLOCK < end ? at + u * GK_BLOCK : at));
+        GK_UNROLL for (int u = 0; u < GK_LOGITS_AHEAD; u++) v[u] = gk_load(l->logits, l->first + (at + u * step < end ? at + u * step : at));
     }
 }
 
-/* Goes through the elements of a row from `from` on: x is number i. */
-#define GK_EACH_LOGIT(l, from, end, x, i, step)                                                    \
-    for (int at_ = (int)(from) + gk_lid(); at_ < (int)(end); at_ += GK_LOGITS_AHEAD * GK_BLOCK) {  \
+/* Goes through every lanes-th element of a row from `from` on: x is number i. */
+#define GK_EACH_LOGIT_OF(l, from, end, lanes, x, i, step)                                          \
+    for (int at_ = (int)(from); at_ < (int)(end); at_ += GK_LOGITS_AHEAD * (lanes)) {              \
         gk_f ahead_[GK_LOGITS_AHEAD];                                                              \
-        gk_logits_ahead(l, at_, (int)(end), ahead_);                                               \
+        gk_logits_ahead(l, at_, (int)(end), lanes, ahead_);                                        \
         GK_UNROLL for (int u_ = 0; u_ < GK_LOGITS_AHEAD; u_++) {                                   \
-            int i = at_ + u_ * GK_BLOCK;                                                           \
+            int i = at_ + u_ * (lanes);                                                            \
             gk_f x = gk_isnan(ahead_[u_]) ? -GK_INF : ahead_[u_];                                  \
             if (i < (int)(end)) { step }                                                           \
         }                                                                                          \
     }
+/* The threads of a block together go through all of them. */
+#define GK_EACH_LOGIT(l, from, end, x, i, step) GK_EACH_LOGIT_OF(l, (from) + gk_lid(), end, GK_BLOCK, x, i, step)
 
 /* exp((x - top) / T) */
 GK_FN gk_f gk_power(const gk_logits* l, gk_f x, gk_f top) { return x == top ? GK_R(1.0) : gk_exp((x - top) * l->scale); }
@@ -257,23 +259,24 @@ GK_FN gk_f gk_row_sum(const gk_logits* l, const gk_kept* k, GK_LOCAL_PTR gk_f* t
     return gk_block_sum(sum, tmp);
 }
 
-/* What top-k and top-p keep; k = 0 and p = 1 keep all. */
-GK_FN gk_kept gk_row_kept(const gk_logits* l, gk_i64 top_k, gk_f top_p, GK_LOCAL_PTR gk_f* room, GK_LOCAL_PTR gk_f* tmp)
+/* What top-k and top-p keep; k = 0 and p = 1 keep all. top: the row's largest logit; total: the sum of its powers, or a negative number. */
+GK_FN gk_kept gk_row_kept(const gk_logits* l, gk_i64 top_k, gk_f top_p, gk_f top, gk_f total, GK_LOCAL_PTR gk_f* room, GK_LOCAL_PTR gk_f* tmp)
 {
     gk_kept k;
     gk_logits all = *l;
     gk_threshold found;
-    k.top = gk_row_top(l, tmp);
+    k.top = top;
     k.cut = 0;
     k.last = l->n - 1;
     all.min_p = GK_R(0.0);
     if (top_k > 0 && top_k < l->n) {
         found = gk_find(&all, &k, (gk_f)top_k, GK_BY_COUNT, room, tmp);
         k.cut = found.key;
+        total = GK_R(-1.0);
         if ((gk_f)top_k - found.above < found.ties) gk_cut_ties(&all, &k, (gk_f)top_k - found.above, room, tmp);
     }
     if (top_p < GK_R(1.0)) {
-        gk_f sum = gk_row_sum(&all, &k, tmp) * top_p, one, count;
+        gk_f sum = (total < GK_R(0.0) ? gk_row_sum(&all, &k, tmp) : total) * top_p, one, count;
         gk_kept p = k;
         found = gk_find(&all, &k, sum, GK_BY_POWER, room, tmp);
         p.cut = found.key;
@@ -322,7 +325,7 @@ GK_KERNEL(logits_process)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_t, y
         gk_logits l;
         gk_kept k;
         l.logits = logits; l.wide = wide; l.first = row * vocab; l.n = vocab; l.scale = scale; l.min_p = min_p;
-        k = gk_row_kept(&l, top_k, top_p, room, tmp);
+        k = gk_row_kept(&l, top_k, top_p, gk_row_top(&l, tmp), GK_R(-1.0), room, tmp);
         for (gk_i64 i = gk_lid(); i < vocab; i += GK_BLOCK) {
             gk_f x = gk_logit(&l, i);
             gk_store(y, l.first + i, gk_is_kept(&l, &k, x, i) ? x * scale : -GK_INF);
@@ -330,26 +333,56 @@ GK_KERNEL(logits_process)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_t, y
     }
 }
 
-/* The sums of powers over 16 sections of `width` elements from `lo`, where `k` keeps all, and the row's largest logit: one pass. */
-GK_FN gk_f gk_sections(const gk_logits* l, gk_i64 width, gk_f sums[GK_SAMPLE_DIGITS], GK_LOCAL_PTR gk_f* tmp)
+/* Elements of each of the 16 sections of a row but the last. */
+GK_FN gk_i64 gk_section_width(const gk_logits* l) { return (l->n + GK_SAMPLE_DIGITS - 1) / GK_SAMPLE_DIGITS; }
+
+/* The largest logit of section d of a row, and the sum of the powers from there: one pass. */
+GK_FN gk_f gk_section(const gk_logits* l, int d, gk_f* top, GK_LOCAL_PTR gk_f* tmp)
 {
-    gk_f tops[GK_SAMPLE_DIGITS], top = -GK_INF;
-    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) {
-        gk_i64 end = (d + 1) * width < l->n ? (d + 1) * width : l->n;
-        gk_f m = -GK_INF, s = GK_R(0.0);
-        GK_EACH_LOGIT(l, d * width, end, x, i, {
-            gk_f above = x > m ? x : m;
-            /* Of the two powers one is 1. */
-            gk_f p = gk_power(l, x > m ? m : x, above);
-            s = x > m ? s * p + GK_R(1.0) : s + p;
-            m = above;
-        })
-        tops[d] = gk_block_max(m, tmp);
-        sums[d] = gk_block_sum(s * gk_power(l, m, tops[d]), tmp);
-        top = gk_max(top, tops[d]);
+    gk_i64 width = gk_section_width(l), end = (d + 1) * width < l->n ? (d + 1) * width : l->n;
+    gk_f m = -GK_INF, s = GK_R(0.0);
+    GK_EACH_LOGIT(l, d * width, end, x, i, {
+        gk_f above = x > m ? x : m;
+        /* Of the two powers one is 1. */
+        gk_f p = gk_power(l, x > m ? m : x, above);
+        s = x > m ? s * p + GK_R(1.0) : s + p;
+        m = above;
+    })
+    *top = gk_block_max(m, tmp);
+    return gk_block_sum(s * gk_power(l, m, *top), tmp);
+}
+
+/* Largest logits and sums of powers of a row's sections. */
+typedef struct { gk_f top, tops[GK_SAMPLE_DIGITS], sums[GK_SAMPLE_DIGITS]; } gk_sections;
+
+/* part: those of the row as logits_sections left them, or null. */
+GK_FN void gk_row_sections(const gk_logits* l, GK_GLOBAL const gk_f* part, gk_i64 row, gk_sections* r, GK_LOCAL_PTR gk_f* tmp)
+{
+    r->top = -GK_INF;
+    if (part) {
+        GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) {
+            r->tops[d] = part[(row * GK_SAMPLE_DIGITS + d) * 2];
+            r->sums[d] = part[(row * GK_SAMPLE_DIGITS + d) * 2 + 1];
+        }
+    } else {
+        GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) r->sums[d] = gk_section(l, d, &r->tops[d], tmp);
     }
-    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) sums[d] *= gk_power(l, tops[d], top);
-    return top;
+    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) r->top = gk_max(r->top, r->tops[d]);
+    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) r->sums[d] *= gk_power(l, r->tops[d], r->top);
+}
+
+/* The sums of the weights of 16 sections of `width` elements from `lo`, each by as many threads as a block has for it. */
+GK_FN void gk_sums_below(const gk_logits* l, const gk_kept* k, gk_i64 lo, gk_i64 hi, gk_i64 width, gk_f sums[GK_SAMPLE_DIGITS], GK_LOCAL_PTR gk_f* tmp)
+{
+    const int lanes = GK_BLOCK / GK_SAMPLE_DIGITS;
+    gk_i64 from = lo + gk_lid() / lanes * width, end = from + width < hi ? from + width : hi;
+    gk_f s = GK_R(0.0);
+    GK_EACH_LOGIT_OF(l, from + gk_lid() % lanes, end, lanes, x, i, s += gk_weight(l, k, x, i, GK_BY_POWER);)
+    s = gk_group_sum(s, tmp, lanes);
+    if (gk_lid() % lanes == 0) tmp[gk_lid() / lanes] = s;
+    GK_BARRIER();
+    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) sums[d] = tmp[d];
+    GK_BARRIER();
 }
 
 /* The id of a draw; sums of the first sections if they are known. */
@@ -360,14 +393,7 @@ GK_FN gk_i64 gk_draw(const gk_logits* l, const gk_kept* k, gk_f u, gk_f sums[GK_
     for (int level = 0; hi - lo > 1 || level == 0; level++) {
         gk_i64 width = (hi - lo + GK_SAMPLE_DIGITS - 1) / GK_SAMPLE_DIGITS, at = lo;
         gk_f run = before, found = GK_R(0.0), from = before;
-        GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) {
-            gk_i64 end = lo + (d + 1) * width < hi ? lo + (d + 1) * width : hi;
-            gk_f s = GK_R(0.0);
-            if (level > 0 || !known) {
-                GK_EACH_LOGIT(l, lo + d * width, end, x, i, s += gk_weight(l, k, x, i, GK_BY_POWER);)
-                sums[d] = gk_block_sum(s, tmp);
-            }
-        }
+        if (level > 0 || !known) gk_sums_below(l, k, lo, hi, width, sums, tmp);
         if (level == 0) {
             GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) target += sums[d];
             target *= u;
@@ -388,39 +414,65 @@ GK_FN gk_i64 gk_draw(const gk_logits* l, const gk_kept* k, gk_f u, gk_f sums[GK_
     return lo;
 }
 
-/* ids [rows]. scale = 1 / T, 0 for the first maximum. Launch: one block per row. */
-GK_KERNEL(logits_sample)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_i64, more), GK_OUT(gk_i64, ids), gk_i64 rows, gk_i64 vocab, gk_i64 top_k,
-                         gk_f scale, gk_f top_p, gk_f min_p, gk_i64 seed, gk_i64 stream, gk_i64 offset)
+/* The first of the largest logits. */
+GK_FN gk_i64 gk_first_top(const gk_logits* l, const gk_sections* r, GK_LOCAL_PTR gk_f* tmp)
 {
-    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(gk_i64, ids);
+    gk_i64 width = gk_section_width(l), from = 0, end;
+    gk_f at = GK_INF;
+    GK_UNROLL for (int d = GK_SAMPLE_DIGITS - 1; d >= 0; d--) from = r->tops[d] == r->top ? d * width : from;
+    end = from + width < l->n ? from + width : l->n;
+    GK_EACH_LOGIT(l, from, end, x, i, at = x == r->top && (gk_f)i < at ? (gk_f)i : at;)
+    return (gk_i64)gk_block_min(at, tmp);
+}
+
+/* Largest logits and sums of powers of the sections of rows: part [rows, 16, 2]. Launch: one block per row and section. */
+GK_KERNEL(logits_sections)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_f, part), gk_i64 vocab, gk_f scale)
+{
+    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_OUT(gk_f, part);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    gk_logits l;
+    gk_f top, sum;
+    gk_i64 block = gk_bid(0);
+    l.logits = logits; l.wide = wide; l.first = block / GK_SAMPLE_DIGITS * vocab; l.n = vocab; l.scale = scale; l.min_p = GK_R(0.0);
+    sum = gk_section(&l, (int)(block % GK_SAMPLE_DIGITS), &top, tmp);
+    if (gk_lid() == 0) {
+        part[block * 2] = top;
+        part[block * 2 + 1] = sum;
+    }
+}
+
+/* The id of one row. */
+GK_FN gk_i64 gk_sample_row(const gk_logits* l, GK_GLOBAL const gk_f* part, gk_i64 row, gk_i64 top_k, gk_f top_p, gk_f u, GK_LOCAL_PTR gk_f* room,
+                           GK_LOCAL_PTR gk_f* tmp)
+{
+    gk_kept k;
+    gk_sections r;
+    int all = (top_k == 0 || top_k >= l->n) && top_p >= GK_R(1.0) && l->min_p <= GK_R(0.0);
+    gk_f total = GK_R(0.0);
+    gk_row_sections(l, part, row, &r, tmp);
+    if (l->scale == GK_R(0.0)) return gk_first_top(l, &r, tmp);
+    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) total += r.sums[d];
+    k.cut = 0;
+    k.last = l->n - 1;
+    k.top = r.top;
+    if (!all) k = gk_row_kept(l, top_k, top_p, r.top, total, room, tmp);
+    return gk_draw(l, &k, u, r.sums, all, tmp);
+}
+
+/* ids [rows]. scale = 1 / T, 0 for the first maximum. part: from logits_sections, or null. Launch: one block per row. */
+GK_KERNEL(logits_sample)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, part), GK_IN(gk_i64, more), GK_OUT(gk_i64, ids), gk_i64 rows, gk_i64 vocab,
+                         gk_i64 top_k, gk_f scale, gk_f top_p, gk_f min_p, gk_i64 seed, gk_i64 stream, gk_i64 offset)
+{
+    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_f, part); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(gk_i64, ids);
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_LOCAL gk_f room[GK_BLOCK * GK_LOOK_BINS];
     for (gk_i64 row = gk_bid(0); row < rows; row += gk_nblocks(0)) {
         gk_logits l;
-        gk_kept k;
         gk_i64 id;
+        gk_u64 block = (gk_u64)offset + (more ? (gk_u64)more[0] : (gk_u64)0) + (gk_u64)(row / 4);
+        gk_words w = gk_philox(block, (gk_u64)stream, (gk_u64)seed);
         l.logits = logits; l.wide = wide; l.first = row * vocab; l.n = vocab; l.scale = scale; l.min_p = min_p;
-        if (scale == GK_R(0.0)) {
-            gk_f top = gk_row_top(&l, tmp), at = GK_INF;
-            for (gk_i64 i = gk_lid(); i < vocab; i += GK_BLOCK) {
-                if (gk_logit(&l, i) == top) at = gk_min(at, (gk_f)i);
-            }
-            id = (gk_i64)gk_block_min(at, tmp);
-        } else {
-            gk_f sums[GK_SAMPLE_DIGITS];
-            gk_u64 block = (gk_u64)offset + (more ? (gk_u64)more[0] : (gk_u64)0) + (gk_u64)(row / 4);
-            gk_words w = gk_philox(block, (gk_u64)stream, (gk_u64)seed);
-            gk_f u = (gk_f)gk_unit(w.w[row % 4]);
-            int all = (top_k == 0 || top_k >= vocab) && top_p >= GK_R(1.0) && min_p <= GK_R(0.0);
-            if (all) {
-                k.cut = 0;
-                k.last = vocab - 1;
-                k.top = gk_sections(&l, (vocab + GK_SAMPLE_DIGITS - 1) / GK_SAMPLE_DIGITS, sums, tmp);
-            } else {
-                k = gk_row_kept(&l, top_k, top_p, room, tmp);
-            }
-            id = gk_draw(&l, &k, u, sums, all, tmp);
-        }
+        id = gk_sample_row(&l, part, row, top_k, top_p, (gk_f)gk_unit(w.w[row % 4]), room, tmp);
         if (gk_lid() == 0) ids[row] = id;
     }
 }

@@ -10,8 +10,7 @@
  * What belongs to several rows is summed over the rows of a block and written per tile of rows; state_sum adds the tiles up. Sums in gk_f.
  * Deterministic: fixed trees, one writer per output. References as in state_space/scan.c.
  */
-#define GK_STATE_KEEP 4
-#include "state.h"
+#include "steps.h"
 
 #define GK_SEGMENT 8
 #define GK_STATE_CHUNK 64

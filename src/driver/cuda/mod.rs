@@ -117,6 +117,7 @@ fn describe(api: &Api, ordinal: u32) -> Result<Found, Unavailable> {
     caps.max_block = get(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
     caps.shared_bytes = get(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
     caps.matrix_cores = capability >= 80;
+    caps.lane_exchange = true;
     caps.warp_size = get(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?;
     caps.f64 = true;
     caps.device_addresses = true;

@@ -125,6 +125,7 @@ fn read_caps(hip: &Hip, ordinal: c_int) -> Result<Caps, Unavailable> {
         max_block: attribute(hip_sys::hipDeviceAttributeMaxThreadsPerBlock)?,
         shared_bytes: attribute(hip_sys::hipDeviceAttributeMaxSharedMemoryPerBlock)?,
         warp_size: attribute(hip_sys::hipDeviceAttributeWarpSize)?,
+        lane_exchange: true,
         matrix_cores: has_matrix_cores(&arch),
         // NVIDIA's Hopper behind HIP's interface.
         warp_groups: arch == "sm_90a",

@@ -102,10 +102,22 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `logits_sections`.
+    LogitsSectionsArgs {
+        logits: In("gk_t"),
+        wide: In("gk_f"),
+        part: Out("gk_f"),
+        vocab: I64,
+        scale: Real,
+    }
+}
+
+kernel_args! {
     /// Arguments of `logits_sample`.
     LogitsSampleArgs {
         logits: In("gk_t"),
         wide: In("gk_f"),
+        part: In("gk_f"),
         more: In("gk_i64"),
         ids: Out("gk_i64"),
         rows: I64,
@@ -128,5 +140,6 @@ kernel_table! {
     LOGITS_WIDEN: LogitsWidenArgs = "language_model/sampling.c" "logits_widen" [(FLOATS64, &[])];
     LOGITS_PENALIZE: LogitsPenalizeArgs = "language_model/sampling.c" "logits_penalize" [(FLOATS64, &[])];
     LOGITS_PROCESS: LogitsProcessArgs = "language_model/sampling.c" "logits_process" [(FLOATS64, &[])];
+    LOGITS_SECTIONS: LogitsSectionsArgs = "language_model/sampling.c" "logits_sections" [(FLOATS64, &[])];
     LOGITS_SAMPLE: LogitsSampleArgs = "language_model/sampling.c" "logits_sample" [(FLOATS64, &[])];
 }

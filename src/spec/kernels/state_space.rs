@@ -1,7 +1,7 @@
 //! Kernels of `kernels/common/state_space`.
 // Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
 
-use crate::spec::state_space::STATE_RULES;
+use crate::spec::state_space::{SELECTIVE_RULE, STATE_RULES};
 use crate::spec::{FLOATS64, kernel_args, kernel_table};
 
 kernel_args! {
@@ -30,6 +30,35 @@ kernel_args! {
         pd: Out("gk_f"),
         size: Dims,
         lanes: I32,
+        softplus: I32,
+        wide: I32,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `state_backward_chunks`.
+    StateBackwardChunksArgs {
+        q: In("gk_t"),
+        k: In("gk_t"),
+        v: In("gk_t"),
+        gate: In("gk_t"),
+        second: In("gk_t"),
+        skip: In("gk_t"),
+        z: In("gk_t"),
+        dy: In("gk_t"),
+        initial: In("gk_f"),
+        part: In("gk_f"),
+        back: In("gk_f"),
+        marks: Out("gk_f"),
+        dv: Out("gk_t"),
+        dz: Out("gk_t"),
+        dgate: Out("gk_t"),
+        pq: Out("gk_f"),
+        pk: Out("gk_f"),
+        pa: Out("gk_f"),
+        pd: Out("gk_f"),
+        size: Dims,
         softplus: I32,
         wide: I32,
         accumulate: I32,
@@ -139,6 +168,7 @@ kernel_args! {
 kernel_table! {
     StateSpace;
     STATE_BACKWARD: StateBackwardArgs = "state_space/backward.c" "state_backward" [(FLOATS64, STATE_RULES)];
+    STATE_BACKWARD_CHUNKS: StateBackwardChunksArgs = "state_space/chunk_backward.c" "state_backward_chunks" [(FLOATS64, SELECTIVE_RULE)];
     RECURRENCE_PARTIAL: RecurrencePartialArgs = "state_space/recurrence.c" "recurrence_partial" [(FLOATS64, &[])];
     RECURRENCE_SCAN: RecurrenceScanArgs = "state_space/recurrence.c" "recurrence_scan" [(FLOATS64, &[])];
     STATE_CARRY: StateCarryArgs = "state_space/recurrence.c" "state_carry" [(FLOATS64, &[])];

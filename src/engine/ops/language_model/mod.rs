@@ -1,5 +1,6 @@
 //! Cross entropy of a linear layer over a vocabulary: validation and launch.
 
+mod plan;
 mod sampling;
 
 use crate::buffer::{Buffer, GradMut, View, ViewMut};

@@ -1,10 +1,13 @@
 //! Choosing tokens: validation and launch.
 
+use super::plan::{SECTIONS, SampleProblem};
 use crate::buffer::{Buffer, View, ViewMut};
+use crate::driver::Ptr;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, code_of_op, long};
 use crate::engine::ops::random::RngArgs;
 use crate::error::Result;
+use crate::ops::core::Choice;
 use crate::ops::language_model::*;
 use crate::ops::random::Rng;
 use crate::spec::kernels::language_model::*;
@@ -15,6 +18,27 @@ fn rows_grid(rows: usize) -> Grid {
 }
 
 impl Engine {
+    /// What serves 256 rows of 131,072 logits.
+    pub(crate) fn explain_sampling(&self, op: &'static str) -> Result<Choice> {
+        self.explain_problem(op, &SampleProblem { rows: 256, vocab: 131_072 })
+    }
+
+    /// Largest logits and sums of powers of the sections of each row; `None` where rows are not cut.
+    fn sections(&self, op: &'static str, logits: &View<'_>, wide: Ptr, scale: f64) -> Result<Option<Buffer>> {
+        let ([rows, vocab], dt) = ([logits.shape()[0], logits.shape()[1]], logits.dtype());
+        let Some(blocks) = self.plan_with(op, &SampleProblem { rows, vocab }, dt)? else { return Ok(None) };
+        let part = self.scratch(dt.accumulator(), rows * SECTIONS * 2)?;
+        let args = LogitsSectionsArgs {
+            logits: self.arg_in(logits),
+            wide,
+            part: self.arg_in(&part.view()),
+            vocab: long(vocab),
+            scale,
+        };
+        self.launch(&LOGITS_SECTIONS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+        Ok(Some(part))
+    }
+
     /// The logits after the penalty, in the arithmetic type; `None` where nothing is penalised.
     fn penalised(
         &self,
@@ -83,16 +107,20 @@ impl SamplingOps for Engine {
         let [rows, vocab] = check_sample_tokens(p, &rng, &logits, prev.as_ref(), &ids)?;
         self.check_owner_all(OP, &[("logits", Some(logits)), ("prev", prev), ("ids", Some(ids.as_view()))])?;
         let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
-        let wide = self.penalised(OP, p, &logits, prev.as_ref())?;
+        let penalised = self.penalised(OP, p, &logits, prev.as_ref())?;
+        let wide = self.arg_opt(penalised.as_ref().map(Buffer::view).as_ref());
+        let scale = if p.temperature == 0.0 { 0.0 } else { 1.0 / p.temperature };
+        let part = self.sections(OP, &logits, wide, scale)?;
         let args = LogitsSampleArgs {
             logits: self.arg_in(&logits),
-            wide: self.arg_opt(wide.as_ref().map(Buffer::view).as_ref()),
+            wide,
+            part: self.arg_opt(part.as_ref().map(Buffer::view).as_ref()),
             more,
             ids: self.arg_out(&ids),
             rows: long(rows),
             vocab: long(vocab),
             top_k: long(p.top_k.min(vocab)),
-            scale: if p.temperature == 0.0 { 0.0 } else { 1.0 / p.temperature },
+            scale,
             top_p: p.top_p,
             min_p: p.min_p,
             seed,

@@ -30,10 +30,23 @@ fn size_arg(n: StateSizes, p: &StatePlan) -> DimsArg {
     dims([n.steps, n.heads, n.rows, n.groups, p.split, p.splits, n.width, n.batch])
 }
 
-/// Whether rows of a state's width are whole items of 16 bytes in all operands.
+/// Whether rows of so many elements are whole items of 16 bytes in all of these operands.
+fn whole_items<'a>(len: usize, dtype: DType, views: impl IntoIterator<Item = Option<&'a View<'a>>>) -> bool {
+    len.is_multiple_of(16 / dtype.size()) && views.into_iter().flatten().all(aligned16)
+}
+
+/// Whether rows of a state's width are, for `backward.c`.
 fn wide(s: &StateScan<'_>) -> bool {
-    let rows = [Some(&s.q), Some(&s.k), Some(&s.gate), s.second.as_ref()];
-    s.size.width.is_multiple_of(16 / s.v.dtype().size()) && rows.into_iter().flatten().all(aligned16)
+    whole_items(s.size.width, s.v.dtype(), [Some(&s.q), Some(&s.k), Some(&s.gate), s.second.as_ref()])
+}
+
+/// Which rows are, for `chunk.h`: 1 for those of k, q and g, 2 for those of what belongs to the state's rows; `others` are such.
+fn wide_rows<'a>(s: &'a StateScan<'a>, others: impl IntoIterator<Item = Option<&'a View<'a>>>) -> i32 {
+    let (n, dt) = (s.size, s.v.dtype());
+    let gate = |rule| (s.rule == rule).then_some(&s.gate);
+    let columns = whole_items(n.width, dt, [Some(&s.q), Some(&s.k), gate(StateRule::GlaPerKey)]);
+    let rows = [Some(&s.v), gate(StateRule::Selective), s.z.as_ref()].into_iter().chain(others);
+    i32::from(columns) | if whole_items(n.rows, dt, rows) { 2 } else { 0 }
 }
 
 /// Sums over tiles, runs or heads that a backward pass left: `[outer, parts, inner]`.
@@ -113,7 +126,7 @@ impl Engine {
             size: size_arg(n, p),
             lanes: int(p.lanes),
             softplus: i32::from(s.softplus),
-            wide: i32::from(wide(s)),
+            wide: wide_rows(s, [dy]),
             back: i32::from(dy.is_some()),
         };
         self.launch(&STATE_PARTIAL, dt, rule_name(s.rule), Grid::Blocks([p.blocks, 1, 1]), &args)?;
@@ -161,7 +174,7 @@ impl Engine {
             size: size_arg(n, &p),
             lanes: int(p.lanes),
             softplus: i32::from(s.softplus),
-            wide: i32::from(wide(s)),
+            wide: wide_rows(s, [Some(&y.as_view())]),
         };
         self.launch(&STATE_SCAN, dt, rule_name(s.rule), Grid::Blocks([p.blocks, 1, 1]), &args)
     }
@@ -210,7 +223,7 @@ impl Engine {
         let (n, dt) = (s.size, s.v.dtype());
         let p = self.plan_with(s.op, &StateProblem { rule: s.rule, size: n, backward: true }, dt)?;
         let (part, back) = (self.state_parts_back(s, &p, None)?, self.state_parts_back(s, &p, Some(&dy))?);
-        let marks = self.scratch(dt.accumulator(), p.marks())?;
+        let marks = self.scratch(dt.accumulator(), p.marks(dt))?;
         let (steps, runs) = (n.batch * n.steps, n.batch * p.splits);
         let key = [steps * n.groups, n.heads / n.groups * p.tiles, n.width];
         let head = [steps * n.heads, p.tiles, 1];
@@ -256,12 +269,56 @@ impl Engine {
             wide: i32::from(wide(s)),
             accumulate: direct.iter().map(adds).sum(),
         };
-        self.launch(&STATE_BACKWARD, dt, rule_name(s.rule), Grid::Blocks([p.blocks, 1, 1]), &args)?;
+        let rows = [&dv, &dz, &dgate].map(|g| g.as_ref().map(|g| g.out.as_view()));
+        let wide = wide_rows(s, rows.iter().map(Option::as_ref).chain([Some(&dy)]));
+        self.launch_backward(s, &p, args, wide)?;
         self.sum_parts(dt, pq, dq)?;
         self.sum_parts(dt, pk, dk)?;
         self.sum_parts(dt, pg, dgate)?;
         self.sum_parts(dt, pb.or(pa), dsecond)?;
         self.sum_parts(dt, pd, dskip)
+    }
+
+    /// The kernel of a plan; `wide` is for `chunk_backward.c`.
+    fn launch_backward(
+        &self,
+        s: &StateScan<'_>,
+        p: &StatePlan,
+        args: StateBackwardArgs,
+        wide: i32,
+    ) -> Result<()> {
+        let (dt, rule, grid) = (s.v.dtype(), rule_name(s.rule), Grid::Blocks([p.blocks, 1, 1]));
+        if !p.chunks {
+            return self.launch(&STATE_BACKWARD, dt, rule, grid, &args);
+        }
+        let StateBackwardArgs { q, k, v, gate, second, skip, z, dy, initial, part, back, marks, .. } = args;
+        let StateBackwardArgs { dv, dz, dgate, pq, pk, pa, pd, size, softplus, accumulate, .. } = args;
+        let args = StateBackwardChunksArgs {
+            q,
+            k,
+            v,
+            gate,
+            second,
+            skip,
+            z,
+            dy,
+            initial,
+            part,
+            back,
+            marks,
+            dv,
+            dz,
+            dgate,
+            pq,
+            pk,
+            pa,
+            pd,
+            size,
+            softplus,
+            wide,
+            accumulate,
+        };
+        self.launch(&STATE_BACKWARD_CHUNKS, dt, rule, grid, &args)
     }
 
     /// [`Engine::state_parts`] for the runs of a backward pass, in blocks of the forward pass's shape.

@@ -1,20 +1,27 @@
 //! How linear recurrences run: whole sequences, or runs of steps side by side.
 
 use crate::device::Caps;
+use crate::dtype::DType;
 use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
 use crate::ops::state_space::{StateRule, StateSizes};
 
-/// Columns of a state per thread (`GK_STATE_KEEP`), forward and backward.
-const KEEP: [usize; 2] = [16, 4];
-/// Steps between two marks of the backward pass (`GK_STATE_CHUNK`), marks within (`GK_STATE_CHUNK / GK_SEGMENT`), and elements of a mark per block.
+/// Columns of a state per thread of `backward.c` (`GK_STATE_KEEP`).
+const KEEP: usize = 4;
+/// Steps between two of its marks (`GK_STATE_CHUNK`), marks within (`GK_STATE_CHUNK / GK_SEGMENT`), and elements of a mark per block.
 const CHUNK: usize = 64;
 const INNER_MARKS: usize = 8;
-const MARK: usize = LANES * KEEP[1];
+const MARK: usize = LANES * KEEP;
+/// Fewest threads per row of `chunk.h`; those of `chunk_backward.c`, which has two rows of four columns per thread, its local memory in bytes, and the
+/// elements of its marks per block.
+const CHUNK_LANES: usize = 4;
+const CHUNK_LOCAL: usize = 48 << 10;
+const CHUNK_MARK: usize = LANES * 8;
 /// Most runs of one sequence.
 const SPLITS: usize = 256;
 
 const SCAN: &str = "kernels/common/state_space/scan.c";
+const CHUNKS: &str = "kernels/common/state_space/chunk_backward.c";
 const RECURRENCE: &str = "kernels/common/state_space/recurrence.c";
 
 /// Blocks along the axis that every device has.
@@ -31,6 +38,8 @@ pub(crate) struct StateProblem {
 /// How it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StatePlan {
+    /// Backward by `chunk_backward.c`.
+    pub(crate) chunks: bool,
     /// Threads per row of a state.
     pub(crate) lanes: usize,
     /// Blocks along the rows.
@@ -44,57 +53,110 @@ pub(crate) struct StatePlan {
 
 impl StatePlan {
     /// Elements of the backward pass's marks.
-    pub(crate) fn marks(&self) -> usize {
-        self.blocks * (self.split.div_ceil(CHUNK) + INNER_MARKS) * MARK
+    pub(crate) fn marks(&self, dtype: DType) -> usize {
+        match self.chunks {
+            // `GK_CHUNK_STEPS`.
+            true => self.blocks * self.split.div_ceil(if dtype == DType::F64 { 4 } else { 8 }) * CHUNK_MARK,
+            false => self.blocks * (self.split.div_ceil(CHUNK) + INNER_MARKS) * MARK,
+        }
     }
 }
 
-/// Steps of a run so that `blocks` blocks, cut into runs, keep the device busy; `None` where they do whole.
-fn run_length(steps: usize, blocks: usize, caps: &Caps) -> Option<usize> {
-    let fill = (caps.target_blocks() / 2).max(2);
+/// Blocks that keep the device busy with recurrences, which wait for memory most of the time.
+fn recurrence_blocks(caps: &Caps) -> usize {
+    (caps.target_blocks() / 2).max(2)
+}
+
+/// Steps of a run so that `blocks` blocks, cut into runs, become `fill`; `None` where so many are there whole.
+fn run_length(steps: usize, blocks: usize, fill: usize) -> Option<usize> {
     let splits = fill.div_ceil(blocks.max(1)).min(steps / CHUNK).min(SPLITS);
     (splits > 1).then(|| steps.div_ceil(splits).next_multiple_of(CHUNK))
 }
 
 impl StateProblem {
-    /// Threads per row, and blocks along the rows.
-    fn lanes(&self) -> [usize; 2] {
-        let lanes = pow2(self.size.width.div_ceil(KEEP[usize::from(self.backward)]), LANES);
-        [lanes, self.size.rows.div_ceil(LANES / lanes)]
+    /// Threads per row, and blocks along the rows: forward, or backward by `chunk_backward.c` (`chunks`) or `backward.c`.
+    fn lanes(&self, chunks: bool) -> [usize; 2] {
+        // `GK_CHUNK_COLUMNS` and `GK_CHUNK_ROWS`.
+        let [columns, rows, least] = match self.rule {
+            _ if chunks => [4, 2, CHUNK_LANES],
+            _ if self.backward => [KEEP, 1, 1],
+            StateRule::Selective => [4, 1, CHUNK_LANES],
+            StateRule::GatedDelta => [8, 2, CHUNK_LANES],
+            _ => [4, 2, CHUNK_LANES],
+        };
+        let lanes = pow2(self.size.width.div_ceil(columns), LANES).max(least);
+        [lanes, self.size.rows.div_ceil(LANES / lanes * rows)]
     }
 
-    /// The geometry of this pass for the runs of steps of another one's plan, whose blocks are no fewer.
+    /// Runs of sequences so that the device is busy: where a sequence that is cut is computed twice, that pays only where half of the multiprocessors
+    /// would be idle.
+    fn run_length(&self, whole: usize, chunks: bool, caps: &Caps) -> Option<usize> {
+        let units = caps.target_blocks() / 8;
+        match self.backward && !chunks {
+            true => run_length(self.size.steps, whole, recurrence_blocks(caps)),
+            false if whole > (units / 2).max(2) => None,
+            false => run_length(self.size.steps, whole, (2 * units).max(4)),
+        }
+    }
+
+    /// The geometry of this pass for the runs of steps of another one's plan.
     pub(crate) fn runs(&self, of: &StatePlan) -> StatePlan {
-        let [lanes, tiles] = self.lanes();
-        StatePlan { lanes, tiles, blocks: self.size.batch * self.size.heads * tiles * of.splits, ..*of }
+        let [lanes, tiles] = self.lanes(false);
+        let blocks = self.size.batch * self.size.heads * tiles * of.splits;
+        StatePlan { chunks: false, lanes, tiles, blocks, ..*of }
+    }
+
+    /// Why `chunk_backward.c` does not serve.
+    fn refused_by_chunks(&self, caps: &Caps) -> Result<(), Reason> {
+        match () {
+            () if !self.backward => Err("forward has one kernel".into()),
+            () if self.rule != StateRule::Selective => Err("it is made for selective scans".into()),
+            () if self.size.width > 16 => {
+                Err(format!("{} states per channel are above 16", self.size.width).into())
+            }
+            () if !caps.lane_exchange => Err("threads of a warp cannot exchange values".into()),
+            () if (caps.shared_bytes as usize) < CHUNK_LOCAL => {
+                Err(format!("it needs {CHUNK_LOCAL} bytes of local memory, of {}", caps.shared_bytes).into())
+            }
+            () => Ok(()),
+        }
     }
 }
 
 impl Problem for StateProblem {
     type Plan = StatePlan;
 
-    const VARIANTS: &'static [Variant] =
-        &[Variant { name: "steps_split", source: SCAN }, Variant { name: "sequences", source: SCAN }];
+    const VARIANTS: &'static [Variant] = &[
+        Variant { name: "chunks", source: CHUNKS },
+        Variant { name: "steps_split", source: SCAN },
+        Variant { name: "sequences", source: SCAN },
+    ];
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<StatePlan, Reason> {
-        let n = self.size;
-        let [lanes, tiles] = self.lanes();
+        let (n, chunks) = (self.size, variant == 0);
+        let [lanes, tiles] = self.lanes(chunks);
         let whole = n.batch * n.heads * tiles;
+        let run = self.run_length(whole, chunks, caps);
         let split = match variant {
-            0 if self.rule == StateRule::GatedDelta => {
+            0 => {
+                self.refused_by_chunks(caps)?;
+                run.unwrap_or(n.steps)
+            }
+            1 if self.rule == StateRule::GatedDelta => {
                 return Err("a step of the delta rule is no factor per column".into());
             }
-            0 => run_length(n.steps, whole, caps).ok_or_else(|| -> Reason {
+            1 => run.ok_or_else(|| -> Reason {
                 format!("{whole} blocks over {} steps keep the device busy whole", n.steps).into()
             })?,
-            _ => n.steps.max(1),
+            _ => n.steps,
         };
+        let split = split.max(1);
         let splits = n.steps.div_ceil(split).max(1);
         let blocks = whole * splits;
         if blocks > MAX_BLOCKS {
             return Err(format!("{blocks} blocks exceed the grid").into());
         }
-        Ok(StatePlan { lanes, tiles, split, splits, blocks })
+        Ok(StatePlan { chunks, lanes, tiles, split, splits, blocks })
     }
 }
 
@@ -126,9 +188,11 @@ impl Problem for RecurrenceProblem {
     fn plan(&self, variant: usize, caps: &Caps) -> Result<RecurrencePlan, Reason> {
         let columns = self.outer * self.inner;
         let split = match variant {
-            0 => run_length(self.steps, columns.div_ceil(LANES), caps).ok_or_else(|| -> Reason {
-                format!("{columns} columns of {} steps keep the device busy whole", self.steps).into()
-            })?,
+            0 => run_length(self.steps, columns.div_ceil(LANES), recurrence_blocks(caps)).ok_or_else(
+                || -> Reason {
+                    format!("{columns} columns of {} steps keep the device busy whole", self.steps).into()
+                },
+            )?,
             _ => self.steps.max(1),
         };
         let splits = self.steps.div_ceil(split).max(1);
@@ -166,17 +230,37 @@ mod tests {
     }
 
     #[test]
+    fn gradients_of_selective_scans_take_chunks_where_warps_exchange_values() {
+        let hopper = Caps { lane_exchange: true, shared_bytes: 227 << 10, ..gpu() };
+        let p = selective(8, 2048, 2048, true);
+        assert_eq!(chosen(&p, &hopper), "chunks");
+        // 16 tiles of 128 channels for each of 8 sequences; two runs of four numbers for each thread and 8 steps.
+        let plan = p.plan(0, &hopper).unwrap();
+        assert_eq!((plan.blocks, plan.splits, plan.marks(DType::F32)), (128, 1, 128 * 256 * 8 * 256));
+        assert_eq!(plan.marks(DType::F64), 128 * 512 * 8 * 256);
+        assert!(p.plan(0, &gpu()).is_err_and(|e| e.contains("exchange")));
+        let local = Caps { shared_bytes: 32 << 10, ..hopper.clone() };
+        assert!(p.plan(0, &local).is_err_and(|e| e.contains("local memory")));
+        let wide = StateProblem { size: StateSizes { width: 17, ..p.size }, ..p };
+        assert!(wide.plan(0, &hopper).is_err_and(|e| e.contains("above 16")));
+        let ssd = StateProblem { rule: StateRule::Ssd, ..p };
+        assert_ne!(chosen(&ssd, &hopper), "chunks");
+        assert_ne!(chosen(&selective(8, 2048, 2048, false), &hopper), "chunks");
+        assert!(selective(1, 1 << 14, 128, true).plan(0, &hopper).is_ok_and(|p| p.splits > 100));
+    }
+
+    #[test]
     fn runs_cover_the_steps_and_none_is_empty() {
         for steps in [1, 63, 64, 127, 128, 130, 1000, 4096, 100_001] {
             for backward in [false, true] {
-                for variant in 0..2 {
+                for variant in 0..3 {
                     let Ok(p) = selective(2, steps, 100, backward).plan(variant, &gpu()) else { continue };
                     assert!(
                         p.split * p.splits >= steps && p.split * (p.splits - 1) < steps,
                         "{steps}: {p:?}"
                     );
                     assert_eq!(p.blocks, 2 * p.tiles * p.splits);
-                    assert_eq!(p.lanes, if backward { 4 } else { 1 });
+                    assert_eq!(p.lanes, 4);
                 }
             }
         }
