@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use self::padding::Padding;
 use super::Engine;
 use super::capture::QueuedBlas;
-use super::ops::elementwise::flat_grid;
+use super::ops::elementwise::unary::flat_grid;
 use super::ops::gemm::{MatrixOperand, Product};
 use crate::backend::BackendExt;
 use crate::cpu::{HostElement, with_dtype};
