@@ -9,7 +9,6 @@ use crate::engine::ops::graph::aggregate::*;
 use crate::engine::ops::graph::plan::*;
 use crate::engine::ops::index::scatter::wide_index;
 use crate::error::Result;
-use crate::ops::graph::*;
 use crate::spec::BLOCK;
 use crate::spec::kernels::graph::*;
 
