@@ -1,21 +1,13 @@
-//! Every layer against PyTorch, on every device: outputs, gradients, buffers, two steps of AdamW, learning rules, state dictionaries.
-//! The suites come from `golden/generate.py`.
-#![allow(missing_docs)]
+//! A case on a device, and its checks.
 
-mod common;
-#[path = "common/golden.rs"]
-mod golden;
-#[path = "common/golden_call.rs"]
-mod golden_call;
-
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use common::{devices, id, slow};
-use golden::{Case, FAMILIES, Tolerance, differs, host, suite};
-use golden_call::Made;
-use serde_json::{Value, json};
+use crate::Check;
+use crate::common::id;
+use crate::golden::{Case, Tolerance, differs, host};
+use crate::golden_call::Made;
+use serde_json::Value;
 use trefoil::BackendKind;
 use trefoil_nn::autograd::{self, no_grad};
 use trefoil_nn::layers::Checkpointed;
@@ -25,136 +17,10 @@ use trefoil_nn::{
 };
 
 const LR: f64 = 1e-3;
-const WEIGHT_DECAY: f64 = 1e-2;
-const STEPS: usize = 2;
 
-/// The list of layers that this library set out with.
-const ENTRIES: &[&str] = &[
-    "dense",
-    "fully_connected",
-    "convolutional",
-    "batch_normalization",
-    "layer_normalization",
-    "embedding",
-    "attention",
-    "multi_head_attention",
-    "self_attention",
-    "cross_attention",
-    "lstm",
-    "gru",
-    "conv_lstm",
-    "recurrent",
-    "bidirectional",
-    "average_pooling",
-    "max_pooling",
-    "max_pool3d",
-    "global_pooling",
-    "adaptive_average_pooling",
-    "instance_normalization",
-    "group_normalization",
-    "spectral_normalization",
-    "rms_norm",
-    "transformer_encoder",
-    "transformer_decoder",
-    "decoder",
-    "feed_forward",
-    "positional_encoding",
-    "patch_embedding",
-    "conv3d",
-    "deconvolutional",
-    "deformable_convolutional",
-    "depthwise_separable_convolutional",
-    "dilated_convolutional",
-    "locally_connected",
-    "separable_convolutional",
-    "upsample3d",
-    "upsampling",
-    "subpixel_convolutional",
-    "pixel_shuffle",
-    "activation",
-    "add",
-    "concatenate",
-    "cropping",
-    "dropout",
-    "flatten",
-    "gaussian_noise",
-    "input",
-    "masking",
-    "multiply",
-    "padding",
-    "reshape",
-    "sequence_last",
-    "split",
-    "time_distributed",
-    "mean",
-    "log_variance",
-    "hyperbolic_linear",
-    "octonion_linear",
-    "gated_linear_unit",
-    "graph_convolutional",
-    "graph_attention",
-    "graph_sage",
-    "graph_isomorphism",
-    "readout",
-    "directional_graph",
-    "edge_conditional_convolutional",
-    "principal_neighbourhood_aggregation",
-    "heterogeneous_graph",
-    "rbm",
-    "synaptic_plasticity",
-    "spatial_pooler",
-    "anomaly_detector",
-    "continuum_memory_system",
-    "temporal_memory",
-    "capsule",
-    "primary_capsule",
-    "digit_capsule",
-    "reconstruction",
-    "time_embedding",
-    "rep_parameterization",
-    "spatial_transformer",
-    "spynet",
-    "rbf",
-    "measurement",
-    "quantum",
-    "swiglu",
-    "geglu",
-    "reglu",
-    "bilinear_glu",
-    "expert",
-    "mixture_of_experts",
-    "conditional_random_field",
-    "memory_read",
-    "memory_write",
-    "spiking",
-    "reservoir",
-    "message_passing",
-    "graph_transformer",
-    "spiral_conv",
-    "mesh_edge_conv",
-    "diffusion_conv",
-    "sparse_linear",
-    "mesh_pool",
-    "residual",
-    "highway",
-    "dense_block_layer",
-    "residual_dense_block",
-    "rrdb",
-    "transition",
-    "basic_block",
-    "bottleneck_block",
-    "squeeze_and_excitation",
-    "dense_block",
-    "inverted_residual_block",
-    "pooling",
-    "rrdbnet_generator",
-    "unet_discriminator",
-    "mamba",
-    "gated_delta_net",
-    "gated_linear_attention",
-    "rglru",
-    "recurrent_block",
-];
+const WEIGHT_DECAY: f64 = 1e-2;
+
+const STEPS: usize = 2;
 
 /// Layers that work on the host in part, and so copy in every step.
 const ON_HOST: [&str; 2] = ["mesh_pool", "temporal_memory"];
@@ -203,25 +69,25 @@ impl Layer for Called {
 }
 
 /// A case on a device, and what went wrong.
-struct Run<'a> {
-    case: &'a Case,
-    device: &'a Device,
-    tolerance: Tolerance,
-    inputs: Vec<Tensor>,
-    upstream: BTreeMap<usize, Tensor>,
+pub(super) struct Run<'a> {
+    pub(super) case: &'a Case,
+    pub(super) device: &'a Device,
+    pub(super) tolerance: Tolerance,
+    pub(super) inputs: Vec<Tensor>,
+    pub(super) upstream: BTreeMap<usize, Tensor>,
     /// What is being checked.
-    stage: &'static str,
-    failures: Vec<String>,
+    pub(super) stage: &'static str,
+    pub(super) failures: Vec<String>,
 }
 
 impl<'a> Run<'a> {
-    fn new(case: &'a Case, device: &'a Device) -> Self {
+    pub(super) fn new(case: &'a Case, device: &'a Device) -> Self {
         let inputs = case.inputs.iter().map(|n| case.get("in", n).unwrap().upload(device)).collect();
         let upstream = case.group("dout").map(|(n, t)| (n.parse().unwrap(), t.upload(device))).collect();
         Run { case, device, tolerance: tolerance(device), inputs, upstream, stage: "", failures: vec![] }
     }
 
-    fn fail(&mut self, what: impl std::fmt::Display) {
+    pub(super) fn fail(&mut self, what: impl std::fmt::Display) {
         self.failures.push(format!("{} on {}, {}: {what}", self.case.name, id(self.device), self.stage));
     }
 
@@ -266,13 +132,13 @@ impl<'a> Run<'a> {
     }
 
     /// Outputs, gradients and buffers of one call.
-    fn gradients(&mut self) -> Result<()> {
+    pub(super) fn gradients(&mut self) -> Result<()> {
         let leaves = self.inputs.iter().map(Tensor::with_grad).collect();
         self.one_call(leaves)
     }
 
     /// The same with inputs that are no contiguous tensors.
-    fn views(&mut self) -> Result<()> {
+    pub(super) fn views(&mut self) -> Result<()> {
         let leaves = self.inputs.iter().map(|t| Ok(strided(t)?.with_grad())).collect::<Result<_>>()?;
         self.one_call(leaves)
     }
@@ -315,7 +181,7 @@ impl<'a> Run<'a> {
 
     /// Parameters after steps of AdamW. It divides by the size of the gradient: an error of that moves a parameter by
     /// as much of the learning rate, in each step, and never by more than twice the learning rate.
-    fn steps(&mut self) -> Result<()> {
+    pub(super) fn steps(&mut self) -> Result<()> {
         let made = self.made()?;
         if made.layer().named_parameters().is_empty() {
             return Ok(());
@@ -339,7 +205,7 @@ impl<'a> Run<'a> {
     }
 
     /// The state after steps of the layer's own rule. In each, the inputs are rolled by one place more.
-    fn learned(&mut self) -> Result<()> {
+    pub(super) fn learned(&mut self) -> Result<()> {
         let made = self.made()?;
         for step in 0..self.case.learn {
             let roll = |t: &Tensor| Ok(t.roll(&[step as isize], &[-1])?.with_grad());
@@ -358,7 +224,7 @@ impl<'a> Run<'a> {
     }
 
     /// The state dictionary through a file, into another layer of the same kind.
-    fn round_trip(&mut self, folder: &Path) -> Result<()> {
+    pub(super) fn round_trip(&mut self, folder: &Path) -> Result<()> {
         let made = self.made()?;
         let own: BTreeSet<String> = made.layer().state_dict().unwrap().into_keys().collect();
         let theirs: BTreeSet<String> = self.case.group("state").map(|(n, _)| n.clone()).collect();
@@ -381,7 +247,7 @@ impl<'a> Run<'a> {
     }
 
     /// An empty batch gives an empty result, and gradients of 0.
-    fn empty(&mut self) -> Result<()> {
+    pub(super) fn empty(&mut self) -> Result<()> {
         let untracked = self.case.config.get("track_running_stats") == Some(&Value::Bool(false));
         let statistics = self.case.entry == "batch_normalization" && untracked;
         if self.case.batch.is_empty() || statistics {
@@ -418,7 +284,7 @@ impl<'a> Run<'a> {
     }
 
     /// The JSON describes the same layer as the constructor that the case was called by.
-    fn described(&mut self) -> Result<()> {
+    pub(super) fn described(&mut self) -> Result<()> {
         let made = Made::new(&InitContext::new(self.device, 3), self.case)?;
         if !matches!(made, Made::Graph(_)) {
             let json = Value::Object(self.case.config.clone());
@@ -432,7 +298,7 @@ impl<'a> Run<'a> {
     }
 
     /// What is in use, what the driver was asked for and what travelled is after any number of steps what it is after a few.
-    fn memory(&mut self) -> Result<()> {
+    pub(super) fn memory(&mut self) -> Result<()> {
         let made = self.made()?;
         let on_host = ON_HOST.contains(&self.case.entry.as_str());
         let mut optimizer = match made.layer().named_parameters().is_empty() {
@@ -523,7 +389,7 @@ impl<'a> Run<'a> {
     }
 
     /// Recomputing what is between its input and its output leaves every bit as it was.
-    fn checkpointed(&mut self) -> Result<()> {
+    pub(super) fn checkpointed(&mut self) -> Result<()> {
         let plain = self.call(&self.layer(DType::F32)?, DType::F32, DType::F32)?;
         if plain != self.call(&Checkpointed::new(self.layer(DType::F32)?), DType::F32, DType::F32)? {
             self.fail("a checkpointed layer has other outputs or gradients");
@@ -532,7 +398,7 @@ impl<'a> Run<'a> {
     }
 
     /// Outputs and gradients in 16 bits are those of f32 from the same numbers, to what 16 bits resolve.
-    fn halves(&mut self, dtype: DType) -> Result<()> {
+    pub(super) fn halves(&mut self, dtype: DType) -> Result<()> {
         let want = self.call(&self.layer(DType::F32)?, DType::F32, dtype)?;
         let got = self.call(&self.layer(dtype)?, dtype, dtype)?;
         for (i, (want, got)) in want.iter().zip(&got).enumerate() {
@@ -549,7 +415,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn checked(mut self, checks: &[(&'static str, Check)], folder: &Path) -> Vec<String> {
+    pub(super) fn checked(mut self, checks: &[(&'static str, Check)], folder: &Path) -> Vec<String> {
         for &(stage, check) in checks {
             self.stage = stage;
             if let Err(e) = check(&mut self, folder) {
@@ -559,177 +425,4 @@ impl<'a> Run<'a> {
         }
         self.failures
     }
-}
-
-/// A check of a case.
-type Check = fn(&mut Run<'_>, &Path) -> Result<()>;
-
-/// What every case goes through.
-const CHECKS: [(&str, Check); 8] = [
-    ("one call", |r, _| r.gradients()),
-    ("a call with views", |r, _| r.views()),
-    ("steps", |r, _| r.steps().and_then(|()| r.learned())),
-    ("state", |r, folder| r.round_trip(folder)),
-    ("description", |r, _| r.described()),
-    ("memory", |r, _| r.memory()),
-    ("an empty batch", |r, _| r.empty()),
-    ("checkpointing", |r, _| r.checkpointed()),
-];
-
-/// What the table of layers tells beside that.
-const MORE: [(&str, Check); 2] =
-    [("f16", |r, _| r.halves(DType::F16)), ("bf16", |r, _| r.halves(DType::Bf16))];
-
-/// A folder for the files of a family, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(family: &str) -> Folder {
-        let name = format!("trefoil-golden-{}-{family}", std::process::id());
-        let folder = Folder(std::env::temp_dir().join(name));
-        std::fs::create_dir_all(&folder.0).unwrap();
-        folder
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn run(family: &str) {
-    let cases = suite(family);
-    let only = std::env::var("TREFOIL_GOLDEN_CASE").unwrap_or_default();
-    let folder = Folder::new(family);
-    let mut failures = vec![];
-    let everything = std::env::var_os("TREFOIL_GOLDEN_ALL").is_some();
-    for d in devices() {
-        // A CPU behind a driver takes long: there, outputs and gradients of all cases, the rest of one of each layer.
-        let (mut entries, mut left) = (BTreeSet::new(), 0);
-        for case in cases.iter().filter(|c| c.name.contains(&only)) {
-            let first = entries.insert(&case.entry);
-            let checks = if first || everything || !slow(&d) { &CHECKS[..] } else { &CHECKS[..1] };
-            left += CHECKS.len() - checks.len();
-            failures.extend(Run::new(case, &d).checked(checks, &folder.0));
-        }
-        if left > 0 {
-            println!(
-                "skipped {left} checks of {family} on {}: a CPU behind a driver; TREFOIL_GOLDEN_ALL=1 runs all",
-                id(&d)
-            );
-        }
-    }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
-}
-
-/// What ran on a device: its name, and per layer and check how many cases passed of how many.
-struct Counts {
-    device: String,
-    layers: BTreeMap<String, BTreeMap<&'static str, [u32; 2]>>,
-}
-
-/// All checks of all cases of a family on devices of its own, by the names of their backends.
-fn counted(family: &str) -> Vec<(String, Counts)> {
-    let folder = Folder::new(family);
-    let on = |d: Device| {
-        let mut counts = Counts { device: d.caps().name.clone(), layers: BTreeMap::new() };
-        for case in suite(family) {
-            let layer = counts.layers.entry(case.entry.clone()).or_default();
-            for (stage, check) in CHECKS.into_iter().chain(MORE) {
-                let mut run = Run { stage, ..Run::new(&case, &d) };
-                check(&mut run, &folder.0).unwrap_or_else(|e| run.fail(e));
-                let [passed, of] = layer.entry(stage).or_default();
-                *of += 1;
-                *passed += u32::from(run.failures.is_empty());
-                run.failures.iter().for_each(|f| println!("{f}"));
-            }
-        }
-        // OpenCL on a CPU does not stand for a GPU's.
-        let backend = if slow(&d) { "pocl".to_string() } else { id(&d).kind.to_string() };
-        (backend, counts)
-    };
-    devices().into_iter().map(on).collect()
-}
-
-/// Writes `tests/results/layers-BACKEND.json` for every backend that is there. Families run side by side: most of the time goes into compiling.
-#[test]
-#[ignore = "writes the results of which docs/LAYERS.md is made"]
-fn report() {
-    let all = std::thread::scope(|s| {
-        let running: Vec<_> = FAMILIES.iter().map(|family| s.spawn(|| counted(family))).collect();
-        running.into_iter().flat_map(|family| family.join().unwrap()).collect::<Vec<_>>()
-    });
-    let mut backends: BTreeMap<String, Counts> = BTreeMap::new();
-    for (backend, counts) in all {
-        match backends.entry(backend) {
-            Entry::Vacant(e) => _ = e.insert(counts),
-            // Each layer belongs to one family.
-            Entry::Occupied(e) => e.into_mut().layers.extend(counts.layers),
-        }
-    }
-    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/results");
-    std::fs::create_dir_all(&results).unwrap();
-    let date = std::env::var("TREFOIL_DATE").unwrap_or_default();
-    for (backend, Counts { device, layers }) in backends {
-        let json = json!({ "device": device, "date": date, "layers": layers });
-        let path = results.join(format!("layers-{backend}.json"));
-        std::fs::write(&path, serde_json::to_string_pretty(&json).unwrap() + "\n").unwrap();
-        println!("{}", path.display());
-    }
-}
-
-macro_rules! families {
-    ($($name:ident: $family:literal;)*) => {
-        $(#[test]
-        fn $name() {
-            run($family);
-        })*
-
-        /// A family without a test would go unnoticed.
-        const TESTED: &[&str] = &[$($family),*];
-    };
-}
-
-families! {
-    core: "core";
-    attention: "attention";
-    recurrent: "recurrent";
-    pooling: "pooling";
-    normalization: "normalization";
-    transformer: "transformer";
-    convolutional: "convolutional";
-    upsampling: "upsampling";
-    utility: "utility";
-    dense_like: "dense-like";
-    graph: "graph";
-    graph_aggregation: "graph-aggregation";
-    local_learning: "local-learning";
-    capsule: "capsule";
-    specialized: "specialized";
-    experts: "experts";
-    sequence_models: "sequence-models";
-    graph_attention: "graph-attention";
-    mesh: "mesh";
-    residual: "residual";
-    state_space: "state-space";
-}
-
-#[test]
-fn every_layer_has_four_configurations() {
-    assert_eq!(TESTED, FAMILIES);
-    let mut count: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for c in FAMILIES.iter().copied().flat_map(suite) {
-        assert_eq!(c.config["type"], c.entry.as_str(), "{}", c.name);
-        // Options, mode, arguments, and the inputs with their ranks.
-        let ranks: Vec<_> = c.inputs.iter().map(|n| (n, c.get("in", n).unwrap().shape.len())).collect();
-        let how = format!("{:?} {} {:?} {ranks:?}", c.config, c.training, c.args);
-        count.entry(c.entry.clone()).or_default().insert(how);
-    }
-    assert_eq!(count.keys().map(String::as_str).collect::<BTreeSet<_>>(), ENTRIES.iter().copied().collect());
-    for (entry, configurations) in count {
-        assert!(configurations.len() >= 4, "{entry}: {configurations:?}");
-    }
-    let listed: BTreeSet<&str> = network::LAYERS.iter().filter(|l| l.entry > 0).map(|l| l.name).collect();
-    assert_eq!(listed, ENTRIES.iter().copied().collect(), "layers of the list in JSON");
 }
