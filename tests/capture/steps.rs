@@ -24,7 +24,6 @@ struct Net {
 }
 
 const ROWS: usize = 48;
-
 const COLUMNS: usize = 80;
 
 impl Net {

@@ -17,9 +17,7 @@ use trefoil_nn::{
 };
 
 const LR: f64 = 1e-3;
-
 const WEIGHT_DECAY: f64 = 1e-2;
-
 const STEPS: usize = 2;
 
 /// Layers that work on the host in part, and so copy in every step.

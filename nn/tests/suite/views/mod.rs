@@ -174,7 +174,6 @@ fn same_bits(rows: &[Row]) {
 }
 
 const M: &[usize] = &[4, 6];
-
 const IMAGE: &[usize] = &[2, 4, 6, 6];
 
 /// The gradient of a repeated view as an operand has all its elements; the repetition sums them up.

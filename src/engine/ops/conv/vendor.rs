@@ -2,7 +2,9 @@
 
 use super::Gathered;
 use super::format::{laid_out, like};
-use super::plan::{ConvProblem, VENDOR, WeightProblem};
+use super::plan::VENDOR;
+use super::plan::conv::ConvProblem;
+use super::plan::weight::WeightProblem;
 use crate::backend::BackendExt;
 use crate::buffer::{Buffer, GradMut, View};
 use crate::cpu::{HostElement, with_dtype};

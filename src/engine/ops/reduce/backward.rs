@@ -117,7 +117,7 @@ impl GradientOperands<'_> {
     }
 
     /// Flags of the kernel: whether 16 bytes are moved at once, and then whether dy and y step along the innermost axis.
-    pub(super) fn wide(&self, m: &Merged<5>, w: usize) -> i32 {
+    fn wide(&self, m: &Merged<5>, w: usize) -> i32 {
         let dense = |k: usize, v: &View<'_>| in_16_bytes(m, k, w) && aligned16(v);
         let repeated = |k: usize| inner_step(m, k) == 0;
         let wide = dense(0, &self.dx.out.as_view())

@@ -64,11 +64,8 @@ impl Operand {
         self
     }
 }
-
 const PT: &[Operand] = &[x("p", Element).g(), x("t", Element)];
-
 const WL: &[Operand] = &[x("w", Element).g(), x("l", Element).g()];
-
 const WL_REF: &[Operand] =
     &[x("w", Element).g(), x("l", Element).g(), x("w_ref", Element), x("l_ref", Element)];
 

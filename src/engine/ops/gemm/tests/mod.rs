@@ -168,7 +168,6 @@ fn eps(d: DType) -> f64 {
 /// Rounds of f32, and of each other type: on PoCL few, where a product takes as long as a hundred on the CPU backend, and the types of one text differ
 /// in how they load and store.
 type Rounds = [u64; 2];
-
 const ON_THE_CPU: Rounds = [12, 12];
 
 /// The seeds of a type's rounds, others for each type.
