@@ -331,7 +331,7 @@ impl Engine {
         let (ai, ao) = if a_columns { (e.m, e.k) } else { (e.k, e.m) };
         let (bi, bo) = if b_columns { (e.k, e.n) } else { (e.n, e.k) };
         let places = |t: Option<MatrixOperand>| t.map_or([0; 2], |t| [t.steps[0], t.steps[2]]);
-        let args = GemmSpecializedNnArgs {
+        let args = GemmSpecializedArgs {
             a: q.a.map(ai, ao, ab, a_columns),
             b: q.b.map(bi, bo, bb, b_columns),
             c: Product::opt(q.c),

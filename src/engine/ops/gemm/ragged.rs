@@ -4,7 +4,7 @@ use super::MatrixOperand;
 use super::plan::{MATRIX_SIDE, matrix_tile, specialized_grid};
 use crate::buffer::View;
 use crate::device::Caps;
-use crate::driver::Ptr;
+use crate::driver::{DimsArg, Ptr, TensorMap};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, code_of_op, dims};
@@ -193,6 +193,33 @@ fn of_groups(v: &View<'_>, trans: bool) -> MatrixOperand {
     m
 }
 
+/// Arguments of the kernels of warps of different work for a product alone: nothing is added to it, no activation, no second output.
+fn specialized_args(
+    [a, b]: [TensorMap; 2],
+    y: MatrixOperand,
+    (offsets, err, code): (Ptr, Ptr, i32),
+    [size, steps]: [DimsArg; 2],
+    alpha: f64,
+) -> GemmRaggedSpecializedArgs {
+    GemmRaggedSpecializedArgs {
+        a,
+        b,
+        offsets,
+        c: Ptr::NULL,
+        bias: Ptr::NULL,
+        y: y.arg(),
+        z: Ptr::NULL,
+        err,
+        code,
+        size,
+        steps,
+        alpha,
+        beta: 0.0,
+        p: 0.0,
+        act: 0,
+    }
+}
+
 /// A product of `gemm_ragged`.
 struct Ragged<'a> {
     p: &'a Gemm,
@@ -251,26 +278,18 @@ impl Ragged<'_> {
         }
     }
 
-    fn specialized_args(&self) -> GemmRaggedSpecializedNnArgs {
+    fn specialized_args(&self) -> GemmRaggedSpecializedArgs {
         let (e, (_, by_terms), (z, sz)) = (self.e, self.rows_of_b(), self.z());
         let (inner, outer) = if by_terms { (e.n, e.k) } else { (e.k, e.n) };
-        GemmRaggedSpecializedNnArgs {
-            a: self.a.map(e.k, e.m, 1, false),
-            b: self.b.map(inner, outer, e.batch, !by_terms),
-            offsets: self.offsets,
-            c: Ptr::NULL,
-            bias: self.bias,
-            y: self.y.arg(),
-            z,
-            err: self.err,
-            code: code_of_op("gemm_ragged"),
-            size: dims([e.m, e.n, e.k, e.batch, 0, 0, e.n]),
-            steps: dims([0, 0, 0, 0, self.y.steps[0], 0, sz[0], 0]),
-            alpha: self.p.alpha,
-            beta: 0.0,
-            p: self.act.1,
-            act: self.act.0,
-        }
+        let (act, p) = self.act;
+        let plain = specialized_args(
+            [self.a.map(e.k, e.m, 1, false), self.b.map(inner, outer, e.batch, !by_terms)],
+            self.y,
+            (self.offsets, self.err, code_of_op("gemm_ragged")),
+            [dims([e.m, e.n, e.k, e.batch, 0, 0, e.n]), dims([0, 0, 0, 0, self.y.steps[0], 0, sz[0], 0])],
+            self.p.alpha,
+        );
+        GemmRaggedSpecializedArgs { bias: self.bias, z, act, p, ..plain }
     }
 
     fn portable_args(&self) -> GemmRaggedArgs {
@@ -378,23 +397,18 @@ impl Engine {
         let (p, q) = (left.arg(), right.arg());
         let (kernel, grid) = match plan {
             RaggedPlan::Specialized(grid) => {
-                let args = GemmRaggedSpecializedNnArgs {
-                    a: left.map(e.m, e.k, 1, false),
-                    b: right.map(e.n, e.k, 1, false),
-                    offsets,
-                    c: if accumulate == 1 { d.arg() } else { Ptr::NULL },
-                    bias: Ptr::NULL,
-                    y: d.arg(),
-                    z: Ptr::NULL,
-                    err,
-                    code,
-                    size: dims([e.m, e.n, e.k, e.batch]),
-                    steps: dims([d.steps[0], d.steps[2], 0, 0, d.steps[0], d.steps[2]]),
+                let plain = specialized_args(
+                    [left.map(e.m, e.k, 1, false), right.map(e.n, e.k, 1, false)],
+                    d,
+                    (offsets, err, code),
+                    [
+                        dims([e.m, e.n, e.k, e.batch]),
+                        dims([d.steps[0], d.steps[2], 0, 0, d.steps[0], d.steps[2]]),
+                    ],
                     alpha,
-                    beta: 1.0,
-                    p: 0.0,
-                    act: 0,
-                };
+                );
+                let c = if accumulate == 1 { d.arg() } else { Ptr::NULL };
+                let args = GemmRaggedSpecializedArgs { c, beta: 1.0, ..plain };
                 return self.launch(&GEMM_RAGGED_BWD_SPECIALIZED, dt, OUTPUTS[0], grid, &args);
             }
             RaggedPlan::MatrixCores(grid) => {
