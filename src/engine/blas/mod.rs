@@ -9,7 +9,7 @@ use self::padding::Padding;
 use super::Engine;
 use super::capture::QueuedBlas;
 use super::ops::elementwise::unary::flat_grid;
-use super::ops::gemm::{MatrixOperand, Product};
+use super::ops::gemm::product::{MatrixOperand, Product};
 use crate::backend::BackendExt;
 use crate::cpu::{HostElement, with_dtype};
 use crate::driver::{BlasAct, BlasProblem, VendorBlas};

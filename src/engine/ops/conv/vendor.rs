@@ -12,7 +12,7 @@ use crate::driver::{ConvPass, ConvTensor, VendorConv, VendorConvProblem};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::aligned16;
-use crate::engine::ops::gemm::{MatrixOperand, Product};
+use crate::engine::ops::gemm::product::{MatrixOperand, Product};
 use crate::engine::plan::Reason;
 use crate::error::Result;
 use crate::layout::Layout;
