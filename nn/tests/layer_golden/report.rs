@@ -9,7 +9,7 @@ use crate::golden::{FAMILIES, suite};
 use crate::run::Run;
 use crate::{CHECKS, Check, Folder};
 use serde_json::json;
-use trefoil_nn::{DType, Device, Layer};
+use trefoil_nn::{DType, Device};
 
 /// What the table of layers tells beside that.
 const MORE: [(&str, Check); 2] =

@@ -13,7 +13,7 @@ use trefoil_nn::data::{
     Arrays, CsvOptions, Dataset, HostSource, ItemSource, Label, Loader, Order, ResidentSource, Source,
     Targets, read_csv, read_csv_skipping,
 };
-use trefoil_nn::{HostTensor, LayerExt, NnError, Result};
+use trefoil_nn::{HostTensor, NnError, Result};
 
 fn csv(text: &str, options: &CsvOptions) -> Result<Dataset> {
     file(text.as_bytes(), |path| read_csv(path, options))

@@ -7,7 +7,7 @@ use crate::common::{cpu, devices};
 use trefoil::DType;
 use trefoil_nn::data::text::{Bytes, Characters, Encoding, ResidentText, Windows, read_text};
 use trefoil_nn::data::{ItemSource, Loader, Order, Sampler, Source};
-use trefoil_nn::{At, LayerExt, NnError};
+use trefoil_nn::{At, NnError};
 
 #[test]
 fn text_as_ids() {

@@ -3,7 +3,7 @@
 use crate::common::{close, cpu, devices};
 use trefoil::DType;
 use trefoil_nn::data::transform::{Mixup, Normalize, OneHot, RandomCrop, RandomErase, RandomFlip};
-use trefoil_nn::data::{Arrays, ItemSource, Order, ResidentSource, Source, Transformed};
+use trefoil_nn::data::{Arrays, Order, ResidentSource, Source, Transformed};
 use trefoil_nn::{Device, HostTensor, Tensor};
 
 /// Images `[n, 2, 5, 6]` with element i = i + 1.

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Folder, fixture, values};
 use crate::common::cpu;
 use trefoil_nn::data::{CifarLabels, ItemSource, read_cifar, read_idx, read_idx_pair, read_npy, read_npz};
-use trefoil_nn::{At, DType, HostTensor, LayerExt, NnError};
+use trefoil_nn::{At, DType, HostTensor, NnError};
 
 #[test]
 fn arrays_of_numpy() {

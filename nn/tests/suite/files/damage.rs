@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Folder, fixture};
-use trefoil_nn::data::{ItemSource, read_idx, read_npy, read_npz};
+use trefoil_nn::data::{read_idx, read_npy, read_npz};
 use trefoil_nn::{At, NnError, Result, StateFile};
 
 /// Every prefix of a file, and every byte of its head changed: `open` gives a value or an error.

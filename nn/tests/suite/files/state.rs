@@ -7,7 +7,6 @@ use super::{Folder, fixture, mlp, values};
 use crate::common::{close, cpu, devices};
 use trefoil::ops::activation::Activation;
 use trefoil_nn::checkpoint::{Checkpoint, Progress};
-use trefoil_nn::data::ItemSource;
 use trefoil_nn::layers::{Activate, Dense, Sequential};
 use trefoil_nn::state_file::{self, LoadOptions, NameMap, SaveOptions};
 use trefoil_nn::{

@@ -4,7 +4,7 @@ use super::Params;
 use crate::common::{close, devices, f32s, id, noise};
 use trefoil::DType;
 use trefoil_nn::optim::LossScale;
-use trefoil_nn::{LayerExt, Optimizer, Param};
+use trefoil_nn::{Optimizer, Param};
 
 #[test]
 fn clipping() {

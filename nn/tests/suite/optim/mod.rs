@@ -12,7 +12,7 @@ use trefoil::testing::MockDriver;
 use trefoil::{BackendKind, Caps, DType, DeviceId, Engine};
 use trefoil_nn::layers::{Dense, Sequential};
 use trefoil_nn::optim::{LossScale, Plateau, Schedule};
-use trefoil_nn::{Device, InitContext, Layer, LayerExt, Optimizer, Param, Tensor, Visitor};
+use trefoil_nn::{Device, InitContext, Layer, Optimizer, Param, Tensor, Visitor};
 
 /// A model that is a list of parameters.
 #[derive(Debug)]

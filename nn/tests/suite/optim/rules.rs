@@ -3,7 +3,7 @@
 use super::Params;
 use crate::common::{close, cpu, devices, noise};
 use trefoil::ops::optimizer::OptimRule;
-use trefoil_nn::{LayerExt, Optimizer};
+use trefoil_nn::Optimizer;
 
 /// The rules as plain f64 code.
 fn reference(rule: OptimRule, lr: f64, t: i32, w: &mut f64, g: f64, m: &mut f64, v: &mut f64) {

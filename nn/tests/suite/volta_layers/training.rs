@@ -7,9 +7,7 @@ use trefoil::DType;
 use trefoil::ops::optimizer::OptimRule;
 use trefoil_nn::data::{Dataset, Order, ResidentSource, Source, Targets};
 use trefoil_nn::losses::{BceLoss, BceWithLogitsLoss, GaussianKlLoss, NllLoss, Reduction};
-use trefoil_nn::{
-    CrossEntropyLoss, HostTensor, Layer, LayerExt, MseLoss, Optimizer, Param, Result, Tensor, Visitor,
-};
+use trefoil_nn::{CrossEntropyLoss, HostTensor, Layer, MseLoss, Optimizer, Param, Result, Tensor, Visitor};
 
 /// One trainable number.
 #[derive(Debug)]

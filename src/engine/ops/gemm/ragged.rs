@@ -7,7 +7,6 @@ use crate::driver::{DimsArg, Ptr, TensorMap};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{code_of_op, dims};
-use crate::engine::plan::Problem;
 use crate::error::Result;
 use crate::ops::core::Choice;
 use crate::ops::gemm::*;

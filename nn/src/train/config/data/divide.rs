@@ -14,7 +14,7 @@ use crate::core::tensor::{Device, Tensor};
 use crate::train::config::files::{self, Content, Items};
 use crate::train::config::mapping::DataMapping;
 use crate::train::data::text::{Encoding, Windows};
-use crate::train::data::{FixedInputs, ItemSource, Source};
+use crate::train::data::{FixedInputs, ItemSource};
 
 /// Data that was read, and divided.
 #[derive(Clone)]

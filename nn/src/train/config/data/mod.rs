@@ -19,7 +19,6 @@ use super::sampler::SamplerConfig;
 use super::transform::TransformConfig;
 use crate::core::error::{NnError, Result};
 use crate::core::options::{COUNT, FINITE, SHARE, check_keys, join, object, read, within};
-use crate::train::data::ItemSource;
 
 /// Where the data comes from and how it is served. The key of a file says what it is: `csv`, `parquet`, `arrow`, `npy`, `npz`, `idx`, `cifar`,
 /// `images` (a folder of folders), `text`, `graph` (whose nodes are the items) or `meshes`.

@@ -7,8 +7,8 @@ use trefoil::DType;
 
 use crate::core::error::{NnError, Result};
 use crate::core::limits;
-use crate::train::data::text::{Encoding, Windows};
-use crate::train::data::{Arrays, HostTensor, Item, ItemSource, Source};
+use crate::train::data::text::Windows;
+use crate::train::data::{Arrays, HostTensor, Item, ItemSource};
 
 /// A part of the data: whose items, and which of them.
 #[derive(Clone)]

@@ -4,7 +4,6 @@ use super::{Rng, Tensor, download, eps, opencl};
 use crate::backend::BackendExt;
 use crate::ops::IGpuBackend;
 use crate::ops::activation::Activation;
-use crate::ops::core::CoreOps;
 use crate::ops::gemm::*;
 use crate::{CpuBackend, DType, GpuError};
 
