@@ -64,7 +64,7 @@ pub struct Conv {
     pub out_pad: AxisValues,
     /// Groups of channels that are convolved apart from each other.
     pub groups: usize,
-    /// Applied last by [`ConvOps::conv`] and [`ConvOps::conv_transpose`]: one of the activations that [`Gemm`](crate::ops::gemm::Gemm) fuses.
+    /// Applied last by [`ConvOps::conv`](super::ConvOps::conv) and [`ConvOps::conv_transpose`](super::ConvOps::conv_transpose): one of the activations that [`Gemm`](crate::ops::gemm::Gemm) fuses.
     pub act: Activation,
     /// Arithmetic of f32 products.
     pub precision: Precision,

@@ -6,7 +6,7 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::{GpuError, Result};
 
 io_struct! {
-    /// Operands of [`RnnOps::lstm_cell`].
+    /// Operands of [`RnnOps::lstm_cell`](super::RnnOps::lstm_cell).
     #[derive(Debug)]
     pub struct LstmCellFwd<'a> {
         /// Gates before their activation, [B, 4 H].
@@ -23,7 +23,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`RnnOps::lstm_cell_bwd`].
+    /// Operands of [`RnnOps::lstm_cell_bwd`](super::RnnOps::lstm_cell_bwd).
     #[derive(Debug)]
     pub struct LstmCellBwd<'a> {
         /// Gradient of h_next; 0 without.
@@ -44,7 +44,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`RnnOps::gru_cell`].
+    /// Operands of [`RnnOps::gru_cell`](super::RnnOps::gru_cell).
     #[derive(Debug)]
     pub struct GruCellFwd<'a> {
         /// x W_ihᵀ + b_ih, [B, 3 H].
@@ -65,7 +65,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`RnnOps::gru_cell_bwd`].
+    /// Operands of [`RnnOps::gru_cell_bwd`](super::RnnOps::gru_cell_bwd).
     #[derive(Debug)]
     pub struct GruCellBwd<'a> {
         /// Gradient of h_next.
@@ -83,7 +83,7 @@ io_struct! {
     }
 }
 
-/// Checks of [`RnnOps::lstm_cell`]; batch and hidden width.
+/// Checks of [`RnnOps::lstm_cell`](super::RnnOps::lstm_cell); batch and hidden width.
 pub(crate) fn check_lstm_cell(io: &LstmCellFwd<'_>) -> Result<[usize; 2]> {
     const OP: &str = "lstm_cell";
     let (b, h) = matrix(OP, "c", &io.c)?;
@@ -99,7 +99,7 @@ pub(crate) fn check_lstm_cell(io: &LstmCellFwd<'_>) -> Result<[usize; 2]> {
     Ok([b, h])
 }
 
-/// Checks of [`RnnOps::lstm_cell_bwd`]; batch and hidden width.
+/// Checks of [`RnnOps::lstm_cell_bwd`](super::RnnOps::lstm_cell_bwd); batch and hidden width.
 pub(crate) fn check_lstm_cell_bwd(io: &LstmCellBwd<'_>) -> Result<[usize; 2]> {
     const OP: &str = "lstm_cell_bwd";
     let (b, h) = matrix(OP, "c", &io.c)?;
@@ -122,7 +122,7 @@ pub(crate) fn check_lstm_cell_bwd(io: &LstmCellBwd<'_>) -> Result<[usize; 2]> {
     Ok([b, h])
 }
 
-/// Checks of [`RnnOps::gru_cell`]; batch and hidden width.
+/// Checks of [`RnnOps::gru_cell`](super::RnnOps::gru_cell); batch and hidden width.
 pub(crate) fn check_gru_cell(io: &GruCellFwd<'_>) -> Result<[usize; 2]> {
     const OP: &str = "gru_cell";
     let (b, h) = matrix(OP, "h", &io.h)?;
@@ -140,7 +140,7 @@ pub(crate) fn check_gru_cell(io: &GruCellFwd<'_>) -> Result<[usize; 2]> {
     Ok([b, h])
 }
 
-/// Checks of [`RnnOps::gru_cell_bwd`]; batch and hidden width.
+/// Checks of [`RnnOps::gru_cell_bwd`](super::RnnOps::gru_cell_bwd); batch and hidden width.
 pub(crate) fn check_gru_cell_bwd(io: &GruCellBwd<'_>) -> Result<[usize; 2]> {
     const OP: &str = "gru_cell_bwd";
     let (b, h) = matrix(OP, "h", &io.h)?;

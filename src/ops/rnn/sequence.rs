@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 
 io_struct! {
-    /// Operands of [`RnnOps::rnn`]. T steps, batch B, input width I, hidden width H.
+    /// Operands of [`RnnOps::rnn`](super::RnnOps::rnn). T steps, batch B, input width I, hidden width H.
     #[derive(Debug)]
     pub struct RnnFwd<'a> {
         /// [T, B, I] ([B, T, I] with `batch_first`).
@@ -38,7 +38,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Operands of [`RnnBackwardOps::rnn_bwd`].
+    /// Operands of [`RnnBackwardOps::rnn_bwd`](super::RnnBackwardOps::rnn_bwd).
     #[derive(Debug)]
     pub struct RnnBwd<'a> {
         /// Gradient of y; 0 without.
@@ -67,7 +67,7 @@ io_struct! {
 }
 
 io_struct! {
-    /// Gradients of [`RnnBackwardOps::rnn_bwd`], each in the shape of what it belongs to.
+    /// Gradients of [`RnnBackwardOps::rnn_bwd`](super::RnnBackwardOps::rnn_bwd), each in the shape of what it belongs to.
     #[derive(Debug, Default)]
     pub struct RnnGrads<'a> {
         /// Of x.
@@ -143,7 +143,7 @@ fn lengths<'v>(
     Ok(())
 }
 
-/// Checks of [`RnnOps::rnn`].
+/// Checks of [`RnnOps::rnn`](super::RnnOps::rnn).
 pub(crate) fn check_rnn(cell: RnnCell, p: &Recurrence, io: &RnnFwd<'_>) -> Result<RnnSizes> {
     const OP: &str = "rnn";
     let w = &io.weights;
@@ -199,7 +199,7 @@ pub(crate) fn check_rnn(cell: RnnCell, p: &Recurrence, io: &RnnFwd<'_>) -> Resul
     Ok(s)
 }
 
-/// Checks of [`RnnBackwardOps::rnn_bwd`].
+/// Checks of [`RnnBackwardOps::rnn_bwd`](super::RnnBackwardOps::rnn_bwd).
 pub(crate) fn check_rnn_bwd(cell: RnnCell, p: &Recurrence, io: &RnnBwd<'_>) -> Result<RnnSizes> {
     const OP: &str = "rnn_bwd";
     let w = &io.weights;

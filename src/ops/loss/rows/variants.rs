@@ -27,7 +27,7 @@ pub enum Adversary {
 }
 
 /// Losses that take a row of numbers (usually the last axis) to one item. The comment of each variant lists its operands for
-/// [`RowLossFwd::x`] in order; `*` marks those that have a gradient, `?` those that may be absent. Rows are the last axis unless stated.
+/// [`RowLossFwd::x`](super::RowLossFwd::x) in order; `*` marks those that have a gradient, `?` those that may be absent. Rows are the last axis unless stated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum RowLoss {
