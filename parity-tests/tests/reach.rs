@@ -22,7 +22,7 @@ const ENOUGH: usize = 3;
 
 /// Variants of a plan that several operations share which do not exist for this one, and what no recording driver has.
 const ABSENT: &[&str] = &[
-    // What is recorded are calls, not cases: `tests/capture.rs` and `tests/fusion.rs`.
+    // What is recorded are calls, not cases: `tests/capture` and `tests/fusion.rs`.
     "capture_calls:parallel",
     "capture_calls:fused",
     "capture_calls:plain",

@@ -63,7 +63,7 @@ fn a_replay_of_every_operation_gives_its_bits() {
         .flat_map(|(number, kernel)| differences(&eager, &replayed, number, kernel))
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    // Those of the family `Core` are recorded by name or refused: `tests/capture.rs` of the library.
+    // Those of the family `Core` are recorded by name or refused: `tests/capture` of the library.
     let seen = replayed.take();
     let want = all_ops().filter(|o| o.family != Family::Core).map(|o| o.name);
     let missing: BTreeSet<_> = want.filter(|name| !seen.contains(name)).collect();

@@ -207,10 +207,12 @@ fn role(ty: &str) -> Result<String, String> {
     .into())
 }
 
-/// Name of the argument struct of kernels with the same parameters: that of the first, without a number at its end where others share it.
+/// Name of the argument struct of kernels with the same parameters: that of the first, without a number or the forms of its operands (`nn`) at its
+/// end where others share it.
 fn struct_name(list: &[&Kernel], all: &[Kernel]) -> String {
     let first = list[0].entry.as_str();
     let short = first.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('_');
+    let short = short.strip_suffix("_nn").unwrap_or(short);
     let taken = all.iter().any(|k| k.entry == short);
     camel(if list.len() > 1 && !taken { short } else { first }) + "Args"
 }
@@ -318,6 +320,19 @@ mod tests {
         assert!(file.contains("x: In(\"gk_t\")") && file.contains("TWO: TwoArgs"), "{file}");
         let bad = read("a/b.c", "// Units: FLOATS\nGK_KERNEL(one)(int self) {}").unwrap();
         assert!(family_file("a", &bad).is_err_and(|e| e.contains("keyword")));
+    }
+
+    #[test]
+    fn kernels_of_the_same_parameters_share_a_struct_with_a_name_of_its_own() {
+        let name = |entries: [&str; 2]| {
+            let text = entries.map(|e| format!("// Units: FLOATS\nGK_KERNEL({e})(int n) {{}}\n")).concat();
+            let all = read("a/b.c", &text).unwrap();
+            struct_name(&all.iter().collect::<Vec<_>>(), &all)
+        };
+        assert_eq!(name(["product_nn", "product_nt"]), "ProductArgs");
+        assert_eq!(name(["tile128", "tile64"]), "TileArgs");
+        assert_eq!(name(["rows", "rows_looped"]), "RowsArgs");
+        assert_eq!(name(["sum_nn", "sum"]), "SumNnArgs", "the short name is another kernel's");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-"""Writes the small files that tests/files.rs and tests/data.rs read. Needs torch, safetensors and numpy; run in this folder.
+"""Writes the small files that tests/suite/files and tests/suite/data read. Needs torch, safetensors and numpy; run in this folder.
 
 Tensors hold simple closed forms of their position, so that the tests can state the expected numbers."""
 

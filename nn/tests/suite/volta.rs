@@ -1,5 +1,5 @@
 //! The tensor half of a parity table with Volta, a Rust autograd library in PyTorch's style: what it offers, with the numbers that PyTorch
-//! gives, on every device, and resident there. `volta_layers.rs` has modules, optimizers, losses, data and files.
+//! gives, on every device, and resident there. `volta_layers` has modules, optimizers, losses, data and files.
 //!
 //! Where both differ PyTorch's rule stands: ties of `maximum`, `max` and `amax` share the gradient (Volta: the first argument, the last
 //! maximum, the first maximum; [`Tensor::max_with_index`] gives it to the first here), masks are u8 instead of floats, dot products and

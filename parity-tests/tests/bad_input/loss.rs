@@ -1,10 +1,44 @@
-//! Losses of rows, batches, sequences and spectrograms.
+//! Losses of elements, classes, rows, batches, sequences and spectrograms.
 
 use super::*;
 use trefoil::ops::loss::{
-    BatchLoss, BatchLossBwd, BatchLossFwd, Reduction, RowLoss, RowLossBwd, RowLossFwd, SeqLoss, SeqLossFwd,
-    StftLossBwd, StftLossFwd, StftResolution,
+    BatchLoss, BatchLossBwd, BatchLossFwd, CrossEntropy, CrossEntropyBwd, CrossEntropyFwd, Loss, LossFwd,
+    Reduction, RowLoss, RowLossBwd, RowLossFwd, SeqLoss, SeqLossFwd, StftLossBwd, StftLossFwd,
+    StftResolution,
 };
+
+pub(super) fn loss(t: &mut Bed<'_>) {
+    let (p, q, l, l2) = (t.f32(12), t.f32(8), t.f32(1), t.f32(2));
+    let (m, ids) = (t.buf(DType::U8, 8), t.ids(&[0, 1, 2]));
+    let fwd = |p, t, mask, loss| LossFwd::new(p, t, loss).mask(mask);
+    t.refuse("mse of two shapes", &[&l], |g| {
+        g.loss(Loss::Mse, Reduction::Mean, fwd(p.view(), q.view(), None, l.alias_mut()))
+    });
+    t.refuse("mse into two elements", &[&l2], |g| {
+        g.loss(Loss::Mse, Reduction::Mean, fwd(p.view(), p.view(), None, l2.alias_mut()))
+    });
+    t.refuse("a mask of another shape", &[&l], |g| {
+        g.loss(Loss::Mse, Reduction::Sum, fwd(p.view(), p.view(), Some(m.view()), l.alias_mut()))
+    });
+    let x = sh(&p, &[3, 4]);
+    let ce = |target, weight, loss| CrossEntropyFwd::new(x, target, loss).weight(weight);
+    let plain = CrossEntropy::new();
+    t.refuse("cross entropy with two ids for three rows", &[&l], |g| {
+        g.cross_entropy(&plain, ce(ids.view().range(0, 2)?, None, l.alias_mut()))
+    });
+    t.refuse("cross entropy with weights of another size", &[&l], |g| {
+        g.cross_entropy(&plain, ce(ids.view(), Some(q.view()), l.alias_mut()))
+    });
+    t.refuse("label smoothing of 1.5", &[&l], |g| {
+        g.cross_entropy(&plain.label_smoothing(1.5), ce(ids.view(), None, l.alias_mut()))
+    });
+    let dx = t.f32(12);
+    t.refuse("cross entropy gradient of the mean without denominator", &[&dx], |g| {
+        let io =
+            CrossEntropyBwd::new(l.view(), x, ids.view(), q.view().range(0, 3)?, out(&dx, &[3, 4]).into());
+        g.cross_entropy_bwd(&plain, io)
+    });
+}
 
 pub(super) fn rows(t: &mut Bed<'_>) {
     let (a, b, l, items) = (t.f32(12), t.f32(8), t.f32(1), t.f32(3));

@@ -1,7 +1,83 @@
-//! Optimizer steps in other forms.
+//! Optimizer steps, clipping of gradients, and loss scales.
 
 use super::*;
-use trefoil::ops::optimizer::{AdaptiveRule, OptimRule, PackedSlot, ParamSlot, RowSlot, Step};
+use trefoil::ops::optimizer::{
+    AdaptiveRule, ClipAdaptive, ClipNorm, GradFactor, LossScale, LossScaleState, OptimRule, PackedSlot,
+    ParamSlot, RowSlot, Step,
+};
+
+pub(super) fn optimizer(t: &mut Bed<'_>) {
+    let (w, g0, v) = (t.f32(8), t.f32(8), t.f32(8));
+    let short = t.f32(7);
+    let total = t.f32(1);
+    let rule = OptimRule::Adam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0 };
+    fn slot<'a>(w: &'a Buffer, g: &'a Buffer, m: Option<&'a Buffer>, v: Option<&'a Buffer>) -> ParamSlot<'a> {
+        ParamSlot::new(w.alias_mut(), g.view()).state([
+            m.map(Buffer::alias_mut),
+            v.map(Buffer::alias_mut),
+            None,
+            None,
+        ])
+    }
+    let m = t.f32(8);
+    t.refuse("step 0", &[&w, &m, &v], |g| {
+        g.optimizer_step(&rule, &Step::host(0.1, 0), &mut [slot(&w, &g0, Some(&m), Some(&v))])
+    });
+    t.refuse("missing state", &[&w, &m], |g| {
+        g.optimizer_step(&rule, &Step::host(0.1, 1), &mut [slot(&w, &g0, Some(&m), None)])
+    });
+    t.refuse("a gradient of another size", &[&w, &m, &v], |g| {
+        g.optimizer_step(&rule, &Step::host(0.1, 1), &mut [slot(&w, &short, Some(&m), Some(&v))])
+    });
+    t.refuse("one state buffer twice", &[&w, &m], |g| {
+        g.optimizer_step(&rule, &Step::host(0.1, 1), &mut [slot(&w, &g0, Some(&m), Some(&m))])
+    });
+    t.refuse("a total of two elements", &[&g0], |g| {
+        g.clip_grad_norm(&ClipNorm::new(1.0), &mut [g0.alias_mut()], v.alias_mut().range(0, 2)?)
+    });
+    t.refuse("a negative norm", &[&g0, &total], |g| {
+        g.clip_grad_norm(&ClipNorm::new(-1.0), &mut [g0.alias_mut()], total.alias_mut())
+    });
+    t.refuse("a factor among the gradients", &[&g0], |g| {
+        g.grad_factor(&ClipNorm::new(1.0), &[g0.view()], GradFactor::new(g0.alias_mut().range(0, 1)?))
+    });
+    t.refuse("a factor that is the total", &[&total], |g| {
+        let io = GradFactor::new(total.alias_mut()).total(total.alias_mut());
+        g.grad_factor(&ClipNorm::new(1.0), &[g0.view()], io)
+    });
+    t.refuse("a negative bound", &[&g0], |g| g.clip_grad_value(-1.0, &mut [g0.alias_mut()]));
+    let i = t.buf(DType::I32, 8);
+    t.refuse("adaptive clipping without weights", &[&g0], |g| {
+        g.clip_grad_adaptive(&ClipAdaptive::new(0.01), &[], &mut [g0.alias_mut()])
+    });
+    t.refuse("weights of another shape", &[&g0], |g| {
+        g.clip_grad_adaptive(&ClipAdaptive::new(0.01), &[short.view()], &mut [g0.alias_mut()])
+    });
+    t.refuse("a negative ratio", &[&g0], |g| {
+        g.clip_grad_adaptive(&ClipAdaptive::new(-0.01), &[w.view()], &mut [g0.alias_mut()])
+    });
+    let (scale, good) = (t.f32(1), t.ids(&[3]));
+    t.refuse("two flags for one", &[&g0], |g| {
+        g.unscale_grads(None, &mut [g0.alias_mut()], v.alias_mut().range(0, 2)?)
+    });
+    t.refuse("a scale of integers", &[&g0, &total], |g| {
+        g.unscale_grads(Some(good.view()), &mut [g0.alias_mut()], total.alias_mut())
+    });
+    t.refuse("a flag among the gradients", &[&g0], |g| {
+        g.unscale_grads(None, &mut [g0.alias_mut()], g0.alias_mut().range(0, 1)?)
+    });
+    let state = |found_inf| LossScaleState::new(scale.alias_mut(), good.alias_mut(), found_inf);
+    t.refuse("a loss scale that grows by 0", &[&scale, &total], |g| {
+        g.update_loss_scale(&LossScale::new().factors(0.0, 0.5), state(total.alias_mut()))
+    });
+    t.refuse("a scale that is its own flag", &[&scale], |g| {
+        g.update_loss_scale(&LossScale::new(), state(scale.alias_mut()))
+    });
+    t.refuse("a flag of integers", &[&scale], |g| {
+        g.update_loss_scale(&LossScale::new(), state(i.alias_mut().range(0, 1)?))
+    });
+    t.refuse("clipping integers", &[&i], |g| g.clip_grad_value(1.0, &mut [i.alias_mut()]));
+}
 
 const ADAM: OptimRule = OptimRule::Adam { b1: 0.9, b2: 0.999, eps: 1e-8, wd: 0.0 };
 

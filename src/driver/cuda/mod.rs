@@ -15,6 +15,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -203,21 +204,6 @@ impl CudaDriver {
         self.api.check("cuCtxSetCurrent", code)
     }
 
-    /// The maps among the arguments of a launch, in their order.
-    fn encode(&self, args: &[Arg<'_>]) -> Result<[Encoded; MAX_MAPS]> {
-        let mut maps = [Encoded::EMPTY; MAX_MAPS];
-        let mut free = maps.iter_mut();
-        for arg in args {
-            if let Arg::Map(map) = arg {
-                let place = free.next().ok_or_else(|| {
-                    GpuError::driver("cuLaunchKernel", 0, format!("more than {MAX_MAPS} maps of tensors"))
-                })?;
-                *place = Encoded::of(self.api, map)?;
-            }
-        }
-        Ok(maps)
-    }
-
     /// Logs the failure of a call that cannot return one.
     fn log_failure(&self, call: &str, code: u32) {
         if code != 0 {
@@ -369,8 +355,9 @@ impl Driver for CudaDriver {
             return Err(GpuError::driver("cuLaunchKernel", 0, format!("more than {MAX_ARGS} arguments")));
         }
         self.enter()?;
-        let maps = self.encode(args)?;
-        let mut maps = maps.iter();
+        // Most kernels have no maps; their room is not even cleared.
+        let mut maps = [const { MaybeUninit::<Encoded>::uninit() }; MAX_MAPS];
+        let mut room = maps.iter_mut();
         let mut addresses = [0u64; MAX_ARGS];
         let mut params = [ptr::null_mut::<c_void>(); MAX_ARGS];
         for ((a, address), param) in args.iter().zip(&mut addresses).zip(&mut params) {
@@ -379,7 +366,12 @@ impl Driver for CudaDriver {
                     *address = m.map_or(0, |(m, offset)| m.0 + offset);
                     ptr::from_mut(address).cast()
                 }
-                Arg::Map(_) => maps.next().map_or(ptr::null_mut(), Encoded::as_param),
+                Arg::Map(map) => {
+                    let place = room.next().ok_or_else(|| {
+                        GpuError::driver("cuLaunchKernel", 0, format!("more than {MAX_MAPS} maps of tensors"))
+                    })?;
+                    place.write(Encoded::of(self.api, map)?).as_param()
+                }
                 value => value.bytes().as_ptr().cast_mut().cast(),
             };
         }

@@ -27,16 +27,13 @@ const BOX: u32 = 64;
 pub(super) struct Encoded(cu::CUtensorMap);
 
 impl Encoded {
-    /// Room for a map.
-    pub(super) const EMPTY: Encoded = Encoded(cu::CUtensorMap { opaque: [0; 16] });
-
     /// The map of a tensor, whose memory the device has.
     pub(super) fn of(api: &Api, map: &TensorMap) -> Result<Encoded> {
         let table = api
             .tensor_maps
             .as_ref()
             .map_err(|why| GpuError::driver("cuTensorMapEncodeTiled", 0, why.clone()))?;
-        let mut encoded = Encoded::EMPTY;
+        let mut encoded = Encoded(cu::CUtensorMap { opaque: [0; 16] });
         let (rank, steps) = (map.shape.len() as u32, [1u32; 3]);
         let address = (map.place.0.0 + map.place.1) as *mut c_void;
         // SAFETY: reads three extents and steps, two strides and three sizes of a box, writes one map. The address is not followed.

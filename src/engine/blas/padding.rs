@@ -7,7 +7,7 @@ use crate::driver::{Ptr, RawMem, VendorBlas};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::Grid;
-use crate::engine::ops::gemm::{MatrixOperand, Product};
+use crate::engine::ops::gemm::product::{MatrixOperand, Product};
 use crate::error::Result;
 use crate::ops::gemm::Extents;
 use crate::spec::kernels::gemm::{GEMM_REPITCH, GemmRepitchArgs};

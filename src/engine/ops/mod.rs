@@ -19,7 +19,7 @@ mod mesh;
 mod moe;
 mod norm;
 mod optimizer;
-pub(crate) use self::optimizer::step_numbers;
+pub(crate) use self::optimizer::rule::step_numbers;
 mod pool;
 mod quantized;
 mod random;

@@ -1,11 +1,53 @@
-//! Checks of causal convolution.
+//! Causal convolution: operands and checks.
 
 use crate::ops::conv::{operands, outputs};
+use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::{GpuError, Result};
 use crate::ops::check;
 use crate::ops::activation::Activation;
-use crate::ops::conv::{CausalConvBwd, CausalConvIo};
 use crate::ops::gemm::fused_act;
+
+io_struct! {
+    /// Operands of [`CausalConvOps::causal_conv1d`]. All contiguous and of one floating dtype.
+    #[derive(Debug)]
+    pub struct CausalConvIo<'a> {
+        /// [N, C, L].
+        pub x: View<'a>,
+        /// [C, K].
+        pub w: View<'a>,
+        /// `[C]`.
+        pub bias: Option<View<'a>>,
+        /// The K-1 inputs before x, [N, C, K-1]; zeros without.
+        pub state: Option<View<'a>>,
+        /// [N, C, L].
+        pub y: ViewMut<'a>,
+        /// The last K-1 inputs, for the next call; may be `state` itself.
+        pub new_state: Option<ViewMut<'a>>,
+    }
+}
+
+io_struct! {
+    /// Operands of [`CausalConvOps::causal_conv1d_bwd`].
+    #[derive(Debug)]
+    pub struct CausalConvBwd<'a> {
+        /// Upstream gradient [N, C, L].
+        pub dy: View<'a>,
+        /// The forward's input.
+        pub x: View<'a>,
+        /// The forward's weight.
+        pub w: View<'a>,
+        /// The forward's bias (read where the activation needs it).
+        pub bias: Option<View<'a>>,
+        /// The forward's state.
+        pub state: Option<View<'a>>,
+        /// Gradient of x.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of w.
+        pub dw: Option<GradMut<'a>>,
+        /// Gradient of the bias.
+        pub dbias: Option<GradMut<'a>>,
+    }
+}
 
 /// Batch, channels, length and window of a causal convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

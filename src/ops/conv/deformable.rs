@@ -1,10 +1,55 @@
-//! Checks of deformable convolution.
+//! Deformable convolution: operands and checks.
 
-use crate::ops::conv::{conv_shape, operands, outputs};
-use crate::buffer::View;
+use crate::ops::conv::{Conv, ConvShape, conv_shape, operands, outputs};
+use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::{GpuError, Result};
 use crate::ops::check;
-use crate::ops::conv::{Conv, ConvShape, DeformConvBwd, DeformConvIo};
+
+io_struct! {
+    /// Operands of [`DeformableConvOps::deform_conv`]. All contiguous and of one floating dtype. D deformation groups: channels of x that share offsets.
+    #[derive(Debug)]
+    pub struct DeformConvIo<'a> {
+        /// [N, Ci, H, W].
+        pub x: View<'a>,
+        /// [Co, Ci/groups, kH, kW].
+        pub w: View<'a>,
+        /// [N, D * kH * kW * 2, Ho, Wo]: for each tap the displacement along H, then along W, in elements of x.
+        pub offset: View<'a>,
+        /// [N, D * kH * kW, Ho, Wo]: factor of each tap; 1 without (version 1).
+        pub mask: Option<View<'a>>,
+        /// `[Co]`.
+        pub bias: Option<View<'a>>,
+        /// [N, Co, Ho, Wo].
+        pub y: ViewMut<'a>,
+    }
+}
+
+io_struct! {
+    /// Operands of [`DeformableConvOps::deform_conv_bwd`].
+    #[derive(Debug)]
+    pub struct DeformConvBwd<'a> {
+        /// Upstream gradient [N, Co, Ho, Wo].
+        pub dy: View<'a>,
+        /// The forward's input.
+        pub x: View<'a>,
+        /// The forward's weight.
+        pub w: View<'a>,
+        /// The forward's offsets.
+        pub offset: View<'a>,
+        /// The forward's mask.
+        pub mask: Option<View<'a>>,
+        /// Gradient of x.
+        pub dx: Option<GradMut<'a>>,
+        /// Gradient of w.
+        pub dw: Option<GradMut<'a>>,
+        /// Gradient of the offsets.
+        pub doffset: Option<GradMut<'a>>,
+        /// Gradient of the mask, which has to be given.
+        pub dmask: Option<GradMut<'a>>,
+        /// Gradient of the bias.
+        pub dbias: Option<GradMut<'a>>,
+    }
+}
 
 /// A deformable convolution and its number of deformation groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::Result;
 use crate::ops::check;
 use crate::ops::graph::*;
-use crate::ops::graph::check::{Checker, Inputs, stat_dtype};
+use crate::ops::graph::checker::{Checker, Inputs, product, stat_dtype};
 
 io_struct! {
     /// Operands of [`GraphAttentionOps::gat`].

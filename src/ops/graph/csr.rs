@@ -1,8 +1,8 @@
 //! Compressed sparse rows: signatures and checks.
 
+use crate::ops::graph::checker::{Checker, Inputs};
 use crate::buffer::{View, ViewMut};
 use crate::error::Result;
-use crate::ops::graph::*;
 
 /// What [`CsrOps::csr`] makes of its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

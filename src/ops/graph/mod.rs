@@ -1,7 +1,8 @@
 //! Graphs: signatures. Edges are lists of ends (`src`, `dst`), or grouped by node in CSR form.
 
-pub(crate) mod check;
 mod attention;
+mod check;
+pub(crate) mod checker;
 mod csr;
 
 pub(crate) use self::check::*;

@@ -2,7 +2,7 @@
 
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::Result;
-use crate::ops::graph::check::{Checker, Inputs};
+use crate::ops::graph::checker::{Checker, Inputs};
 
 /// The operator of heat diffusion.
 #[derive(Debug, Clone, Copy)]

@@ -7,7 +7,7 @@ pub use self::diffusion::*;
 pub use self::pool::*;
 
 use crate::ops::graph::EdgeGroups;
-use crate::ops::graph::check::{Checker, Inputs};
+use crate::ops::graph::checker::{Checker, Inputs};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::{GpuError, Result};
 

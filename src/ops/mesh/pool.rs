@@ -2,7 +2,7 @@
 
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::error::{GpuError, Result};
-use crate::ops::graph::check::{Checker, Inputs, stat_dtype};
+use crate::ops::graph::checker::{Checker, Inputs, stat_dtype};
 
 io_struct! {
     /// Operands of [`MeshPoolOps::mesh_pool`].

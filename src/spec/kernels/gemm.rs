@@ -56,7 +56,7 @@ kernel_args! {
 
 kernel_args! {
     /// Arguments of `gemm_specialized_nn`, `gemm_specialized_nt`, `gemm_specialized_tn`.
-    GemmSpecializedNnArgs {
+    GemmSpecializedArgs {
         a: Map,
         b: Map,
         c: In("gk_o"),
@@ -78,7 +78,7 @@ kernel_args! {
 
 kernel_args! {
     /// Arguments of `gemm_ragged_specialized_nn`, `gemm_ragged_specialized_nt`, `gemm_ragged_bwd_specialized`.
-    GemmRaggedSpecializedNnArgs {
+    GemmRaggedSpecializedArgs {
         a: Map,
         b: Map,
         offsets: In("int"),
@@ -197,12 +197,12 @@ kernel_table! {
     GEMM_MATRIX_NN: GemmTileArgs = "gemm/matrix.c" "gemm_matrix_nn" [(HALVES, OUTPUTS)];
     GEMM_MATRIX_NT: GemmTileArgs = "gemm/matrix.c" "gemm_matrix_nt" [(HALVES, OUTPUTS)];
     GEMM_MATRIX_TN: GemmTileArgs = "gemm/matrix.c" "gemm_matrix_tn" [(HALVES, OUTPUTS)];
-    GEMM_SPECIALIZED_NN: GemmSpecializedNnArgs = "gemm/matrix_specialized.c" "gemm_specialized_nn" [(HALVES, OUTPUTS)];
-    GEMM_SPECIALIZED_NT: GemmSpecializedNnArgs = "gemm/matrix_specialized.c" "gemm_specialized_nt" [(HALVES, OUTPUTS)];
-    GEMM_SPECIALIZED_TN: GemmSpecializedNnArgs = "gemm/matrix_specialized.c" "gemm_specialized_tn" [(HALVES, OUTPUTS)];
-    GEMM_RAGGED_SPECIALIZED_NN: GemmRaggedSpecializedNnArgs = "gemm/matrix_specialized.c" "gemm_ragged_specialized_nn" [(HALVES, OUTPUTS)];
-    GEMM_RAGGED_SPECIALIZED_NT: GemmRaggedSpecializedNnArgs = "gemm/matrix_specialized.c" "gemm_ragged_specialized_nt" [(HALVES, OUTPUTS)];
-    GEMM_RAGGED_BWD_SPECIALIZED: GemmRaggedSpecializedNnArgs = "gemm/matrix_specialized.c" "gemm_ragged_bwd_specialized" [(HALVES, OUTPUTS)];
+    GEMM_SPECIALIZED_NN: GemmSpecializedArgs = "gemm/matrix_specialized.c" "gemm_specialized_nn" [(HALVES, OUTPUTS)];
+    GEMM_SPECIALIZED_NT: GemmSpecializedArgs = "gemm/matrix_specialized.c" "gemm_specialized_nt" [(HALVES, OUTPUTS)];
+    GEMM_SPECIALIZED_TN: GemmSpecializedArgs = "gemm/matrix_specialized.c" "gemm_specialized_tn" [(HALVES, OUTPUTS)];
+    GEMM_RAGGED_SPECIALIZED_NN: GemmRaggedSpecializedArgs = "gemm/matrix_specialized.c" "gemm_ragged_specialized_nn" [(HALVES, OUTPUTS)];
+    GEMM_RAGGED_SPECIALIZED_NT: GemmRaggedSpecializedArgs = "gemm/matrix_specialized.c" "gemm_ragged_specialized_nt" [(HALVES, OUTPUTS)];
+    GEMM_RAGGED_BWD_SPECIALIZED: GemmRaggedSpecializedArgs = "gemm/matrix_specialized.c" "gemm_ragged_bwd_specialized" [(HALVES, OUTPUTS)];
     GEMM_REPITCH: GemmRepitchArgs = "gemm/pad.c" "gemm_repitch" [(FLOATS, &[])];
     GEMM_RAGGED: GemmRaggedArgs = "gemm/ragged.c" "gemm_ragged" [(FLOATS64, OUTPUTS)];
     GEMM_RAGGED_BY_GROUP: GemmRaggedArgs = "gemm/ragged.c" "gemm_ragged_by_group" [(FLOATS64, OUTPUTS)];

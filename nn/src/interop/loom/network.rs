@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::definition::LoomConfig;
 use super::flags::Flags;
-use super::layer::{LoomLayer, Skip, Stage};
+use super::layer::weights::Stage;
+use super::layer::{LoomLayer, Skip};
 use super::plan::{Op, Report, plan};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Device, Tensor, same_handle};

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use trefoil::ops::optimizer::{AdaptiveRule, ClipAdaptive, ClipNorm, LossScale, OptimRule, Prox, Step};
 use trefoil::{DType, ViewMut};
 
-use super::arena::{Arena, Packing};
+use super::arena::Arena;
+use super::arena::packed::Packing;
 use super::recorded::Clock;
 use super::scaler::Scaler;
 use super::step::Clipped;

@@ -7,7 +7,7 @@ use trefoil::ops::optimizer::{ClipNorm, GradFactor, LossScaleState, OptimRule, S
 use trefoil::ops::random::Rng;
 use trefoil::{DType, View};
 
-use super::arena::Active;
+use super::arena::active::Active;
 use super::optimizer::{Optimizer, check_max_norm};
 use super::recorded::{Forecast, Numbers, RecordedStep, average_share};
 use crate::core::capture;

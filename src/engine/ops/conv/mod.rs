@@ -12,7 +12,9 @@ mod vendor;
 pub(super) mod weight;
 
 use self::format::channels_last;
-use self::plan::{COUNT, ConvPlan, ConvProblem, Depthwise, Tile, WeightPlan, WeightProblem};
+use self::plan::conv::{ConvPlan, ConvProblem};
+use self::plan::weight::{WeightPlan, WeightProblem};
+use self::plan::{COUNT, Depthwise, Tile};
 use self::vendor::{VendorAnswer, Wanted};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::{ConvPass, DimsArg, VendorConvProblem};

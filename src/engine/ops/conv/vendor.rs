@@ -2,7 +2,9 @@
 
 use super::Gathered;
 use super::format::{laid_out, like};
-use super::plan::{ConvProblem, VENDOR, WeightProblem};
+use super::plan::VENDOR;
+use super::plan::conv::ConvProblem;
+use super::plan::weight::WeightProblem;
 use crate::backend::BackendExt;
 use crate::buffer::{Buffer, GradMut, View};
 use crate::cpu::{HostElement, with_dtype};
@@ -10,7 +12,7 @@ use crate::driver::{ConvPass, ConvTensor, VendorConv, VendorConvProblem};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::aligned16;
-use crate::engine::ops::gemm::{MatrixOperand, Product};
+use crate::engine::ops::gemm::product::{MatrixOperand, Product};
 use crate::engine::plan::Reason;
 use crate::error::Result;
 use crate::layout::Layout;

@@ -3,13 +3,16 @@
 pub(super) mod aggregate;
 pub(super) mod attention;
 pub(super) mod csr;
+mod edge;
+mod group;
+mod message;
 pub(super) mod plan;
 
-use crate::buffer::{GradMut, View, ViewMut};
-use crate::driver::Ptr;
+use self::edge::{EdgeApply, How, Pair};
+use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, MAX_GRID_YZ, code_of_op, dims};
+use crate::engine::launch::{Grid, code_of_op};
 use crate::engine::ops::graph::aggregate::*;
 use crate::engine::ops::graph::csr::Edges;
 use crate::engine::ops::graph::plan::*;
@@ -19,61 +22,7 @@ use crate::ops::core::Choice;
 use crate::ops::gemm::fused_act;
 use crate::ops::graph::*;
 use crate::ops::reduce::ReduceOps;
-use crate::spec::BLOCK;
 use crate::spec::kernels::graph::*;
-
-/// Rows of a per-edge computation: A by one list of ends, B by another.
-#[derive(Clone, Copy)]
-struct Pair<'a> {
-    op: &'static str,
-    left: View<'a>,
-    a: View<'a>,
-    a_rows: usize,
-    right: Option<(View<'a>, View<'a>, usize)>,
-    degree: Option<View<'a>>,
-    mask: Option<View<'a>>,
-}
-
-impl<'a> Pair<'a> {
-    /// A by one list, B by another: index, rows and their number.
-    fn new(
-        op: &'static str,
-        (left, a, a_rows): (View<'a>, View<'a>, usize),
-        right: Option<(View<'a>, View<'a>, usize)>,
-    ) -> Self {
-        Pair { op, left, a, a_rows, right, degree: None, mask: None }
-    }
-
-    /// Whether the degree or the mask is 64-bit.
-    fn wide_saved(&self) -> bool {
-        self.degree.or(self.mask).is_some_and(|v| v.dtype() == DType::I64)
-    }
-}
-
-/// How the rows of a pair become one (`op` of the kernel).
-#[derive(Clone, Copy)]
-#[repr(i32)]
-enum How {
-    /// A alone.
-    Left = 0,
-    Add = 1,
-    Sub = 2,
-    Mul = 3,
-}
-
-/// A function per edge: operands of the kernel, for `inner` columns of `nodes` nodes, `outer` times.
-struct EdgeApply<'a> {
-    op: &'static str,
-    /// Softmax, its gradient, and those of a standard deviation and a product, as in the kernel.
-    what: i32,
-    node: View<'a>,
-    rows: [Option<View<'a>>; 4],
-    stats: [Option<View<'a>>; 2],
-    /// Only of a standard deviation.
-    rowptr: Option<View<'a>>,
-    correction: u32,
-    size: (usize, usize, usize),
-}
 
 impl Engine {
     /// What runs a pass over a million edges with 64 columns in f32.
@@ -85,193 +34,6 @@ impl Engine {
             }
             _ => self.explain_problem(op, &nodes),
         }
-    }
-
-    /// `out[o, e, c] (+)= A[left[e]] how B[right[e]]`; `size`: outer, inner.
-    fn edge_map(
-        &self,
-        p: &Pair<'_>,
-        how: How,
-        [outer, inner]: [usize; 2],
-        out: &View<'_>,
-        accumulate: bool,
-    ) -> Result<()> {
-        let (dt, edges) = (out.dtype(), p.left.numel());
-        let b = p.right.map(|r| r.1);
-        let wide = wide_rows(dt, inner, [Some(p.a), b, Some(*out)].into_iter().flatten());
-        let w = NodeProblem { dtype: dt, columns: outer * inner, edges: 0, wide }.whole();
-        let args = EdgeMapArgs {
-            left: self.arg_in(&p.left),
-            right: self.arg_opt(p.right.map(|r| r.0).as_ref()),
-            a: self.arg_in(&p.a),
-            b: self.arg_opt(b.as_ref()),
-            degree: self.arg_opt(p.degree.as_ref()),
-            mask: self.arg_opt(p.mask.as_ref()),
-            out: self.arg_in(out),
-            err: self.arg_error(),
-            size: dims([edges, outer * inner, inner, p.a_rows, p.right.map_or(0, |r| r.2), w.lane_bits()]),
-            op: how as i32,
-            alpha: 1.0,
-            wide_index: wide_index(&p.left),
-            wide_saved: i32::from(p.wide_saved()),
-            wide: i32::from(wide),
-            accumulate: i32::from(accumulate),
-            code: code_of_op(p.op),
-        };
-        self.launch(&EDGE_MAP, dt, "", w.grid(edges.div_ceil(4)), &args)
-    }
-
-    /// `out[e, j] (+)=` the inner product of A[left[e]] and B[right[e]] over part j of `parts`.
-    fn edge_dot(
-        &self,
-        p: &Pair<'_>,
-        parts: usize,
-        columns: usize,
-        out: &View<'_>,
-        accumulate: bool,
-    ) -> Result<()> {
-        let (dt, edges) = (out.dtype(), p.left.numel());
-        let b = p.right.map(|r| r.1);
-        let span = columns / parts.max(1);
-        let wide = wide_rows(dt, span, [Some(p.a), b].into_iter().flatten());
-        let vecs = if wide { span * dt.size() / 16 } else { span };
-        let lanes = vecs.clamp(1, 32).next_power_of_two();
-        let args = EdgeDotArgs {
-            left: self.arg_in(&p.left),
-            right: self.arg_opt(p.right.map(|r| r.0).as_ref()),
-            a: self.arg_in(&p.a),
-            b: self.arg_opt(b.as_ref()),
-            degree: self.arg_opt(p.degree.as_ref()),
-            mask: self.arg_opt(p.mask.as_ref()),
-            out: self.arg_in(out),
-            stat: Ptr::NULL,
-            err: self.arg_error(),
-            size: dims([edges, parts, span, p.a_rows, p.right.map_or(0, |r| r.2), lanes]),
-            wide_index: wide_index(&p.left),
-            wide_saved: i32::from(p.wide_saved()),
-            wide: i32::from(wide),
-            accumulate: i32::from(accumulate),
-            code: code_of_op(p.op),
-        };
-        let blocks = edges.div_ceil(4 * (BLOCK as usize / lanes));
-        self.launch(&EDGE_DOT, dt, "", Grid::Blocks([blocks, parts.min(MAX_GRID_YZ), 1]), &args)
-    }
-
-    fn message_grad_e(
-        &self,
-        m: Message,
-        s: &EdgeShape,
-        io: &MessagesBwd<'_>,
-        degree: Option<View<'_>>,
-        de: &GradMut<'_>,
-    ) -> Result<()> {
-        let right = io.x.filter(|_| m == Message::UMulE).map(|x| (io.src, x, s.others));
-        let p = Pair::new("message_passing_bwd", (io.dst, io.dy, s.nodes), right);
-        let p = Pair { degree, mask: io.arg, ..p };
-        let out = de.out.as_view();
-        if s.parts == s.columns {
-            let how = if right.is_some() { How::Mul } else { How::Left };
-            return self.edge_map(&p, how, [1, s.columns], &out, de.accumulate);
-        }
-        self.edge_dot(&p, s.parts, s.columns, &out, de.accumulate)
-    }
-
-    /// Sums over the edges that leave a node, then, where x_v takes part, over those that enter it.
-    fn message_grad_x(
-        &self,
-        m: Message,
-        r: MessageReduce,
-        s: &EdgeShape,
-        io: &MessagesBwd<'_>,
-        degree: Option<View<'_>>,
-        dx: &GradMut<'_>,
-    ) -> Result<()> {
-        const OP: &str = "message_passing_bwd";
-        let (dt, out) = (io.dy.dtype(), dx.out.as_view());
-        let parts = s.columns / io.x.and_then(|x| x.shape().last().copied()).unwrap_or(1).max(1);
-        let needs_perm = matches!(m, Message::UMulE | Message::UDotV) || io.arg.is_some();
-        let by_src =
-            self.grouped(OP, s.others, &io.src, Some((&io.dst, s.nodes)), io.by_src.as_ref(), needs_perm)?;
-        let leave = Aggregate::new(OP, dt, &by_src, s.nodes, s.columns);
-        let leave = match (m, io.e, io.x) {
-            (Message::UDotV, _, Some(x)) => leave.at_others(x).times(io.dy, parts, true),
-            (Message::UMulE, Some(e), _) => leave.at_others(io.dy).times(e, s.parts, true),
-            (Message::UMulV, _, Some(x)) => leave.at_others(io.dy).times(x, s.columns, false),
-            _ => leave.at_others(io.dy),
-        };
-        let leave = Aggregate { degree, mask: io.arg.map(|a| (a, false)), ..leave };
-        if !m.needs_v() {
-            return self.aggregate(&leave, Red::Sum, To::Tensor(out, dx.accumulate));
-        }
-        let first = self.statistics(dt, out.numel())?;
-        self.aggregate(&leave, Red::Sum, To::Stat(first.view()))?;
-        let by_dst =
-            self.grouped(OP, s.nodes, &io.dst, Some((&io.src, s.others)), io.by_dst.as_ref(), needs_perm)?;
-        let enter = Aggregate::new(OP, dt, &by_dst, s.others, s.columns);
-        let enter = match (m, io.x) {
-            (Message::UDotV, Some(x)) => enter.at_others(x).times(io.dy, parts, true),
-            (Message::UMulV, Some(x)) => {
-                Aggregate { own: Some(io.dy), kind: Kind::TimesSelf, ..enter.at_others(x) }
-            }
-            _ => Aggregate { own: Some(io.dy), kind: Kind::TimesSelf, ..enter },
-        };
-        let alpha = if m == Message::USubV { -1.0 } else { 1.0 };
-        let mask = io.arg.map(|a| (a, true));
-        let enter = Aggregate { base: Some(first.view()), alpha, mask, ..enter };
-        let red = if r == MessageReduce::Mean && m != Message::UDotV { Red::Mean } else { Red::Sum };
-        self.aggregate(&enter, red, To::Tensor(out, dx.accumulate))
-    }
-
-    /// Per edge of a softmax, a standard deviation or a product.
-    fn edge_apply(&self, p: &EdgeApply<'_>, out: &GradMut<'_>) -> Result<()> {
-        let v = out.out.as_view();
-        let (dt, (outer, nodes, inner)) = (v.dtype(), p.size);
-        let wide = wide_rows(dt, inner, p.rows.into_iter().chain([Some(v)]).flatten());
-        let w = NodeProblem { dtype: dt, columns: outer * inner, edges: 0, wide }.whole();
-        let edges = p.node.numel();
-        let [x, z, u, y] = p.rows.map(|v| self.arg_opt(v.as_ref()));
-        let [s, t] = p.stats.map(|v| self.arg_opt(v.as_ref()));
-        let args = EdgeApplyArgs {
-            node: self.arg_in(&p.node),
-            x,
-            z,
-            s,
-            t,
-            u,
-            y,
-            rowptr: self.arg_opt(p.rowptr.as_ref()),
-            out: self.arg_in(&v),
-            err: self.arg_error(),
-            size: dims([edges, outer * inner, inner, nodes, w.lane_bits(), p.correction as usize]),
-            what: p.what,
-            wide_index: wide_index(&p.node),
-            wide_rowptr: i32::from(p.rowptr.is_some_and(|r| r.dtype() == DType::I64)),
-            wide: i32::from(wide),
-            accumulate: i32::from(out.accumulate),
-            code: code_of_op(p.op),
-        };
-        self.launch(&EDGE_APPLY, dt, "", w.grid(edges), &args)
-    }
-
-    fn group_std(&self, p: &Aggregate<'_>, correction: u32, eps: f64, y: &View<'_>) -> Result<()> {
-        let mean = self.statistics(p.dtype, y.numel())?;
-        self.aggregate(p, Red::Mean, To::Stat(mean.view()))?;
-        let sum = self.statistics(p.dtype, y.numel())?;
-        let squares = Aggregate { own_stat: Some(mean.view()), kind: Kind::Deviation, ..*p };
-        self.aggregate(&squares, Red::Sum, To::Stat(sum.view()))?;
-        let rowptr = p.edges.rowptr.view();
-        let args = GroupStdArgs {
-            rowptr: self.arg_in(&rowptr),
-            sum: self.arg_in(&sum.view()),
-            y: self.arg_in(y),
-            n: y.numel() as i64,
-            nodes: p.edges.nodes as i64,
-            inner: p.inner as i64,
-            wide_index: wide_index(&rowptr),
-            correction: correction.min(i32::MAX as u32) as i32,
-            eps,
-        };
-        self.launch(&GROUP_STD, p.dtype, "", Grid::Stride(y.numel()), &args)
     }
 }
 
@@ -647,65 +409,5 @@ impl GraphOps for Engine {
         self.aggregate(&Aggregate { kind: Kind::IsZero, ..p }, Red::Sum, To::Stat(zeros.view()))?;
         let stats = [Some(first.view()), Some(zeros.view())];
         self.edge_apply(&EdgeApply { stats, ..each }, &io.dsrc)
-    }
-}
-
-impl Engine {
-    /// The gradient of a sum, mean or extreme by the edges of each node.
-    fn group_spread(
-        &self,
-        p: &Pair<'_>,
-        groups: &EdgeGroups<'_>,
-        w: &NodePlan,
-        s: &GroupShape,
-        dsrc: &GradMut<'_>,
-    ) -> Result<()> {
-        let edges = Edges::given(groups, s.nodes, s.sources, true);
-        let met = self.long_nodes(&edges, w)?;
-        let out = dsrc.out.as_view();
-        let saved = p.wide_saved();
-        let flags = edges.flags()
-            | (dsrc.accumulate as usize) << 2
-            | ((w.cuts > 0) as usize) << 3
-            | (saved as usize) << 4;
-        let args = GroupSpreadArgs {
-            rowptr: self.arg_in(&edges.rowptr.view()),
-            met: self.arg_in(&met.view()),
-            perm: self.arg_opt(edges.perm().as_ref()),
-            dy: self.arg_in(&p.a),
-            arg: self.arg_opt(p.mask.as_ref()),
-            count: self.arg_opt(p.degree.as_ref()),
-            out: self.arg_in(&out),
-            err: self.arg_error(),
-            size: dims([s.nodes, s.sources, s.outer * s.inner, s.inner, w.cut_bits(), w.lane_bits()]),
-            flags: flags as i32,
-            wide: i32::from(w.wide),
-            code: code_of_op(p.op),
-        };
-        self.launch(&GROUP_SPREAD, out.dtype(), "", w.nodes(s.nodes), &args)
-    }
-
-    /// The gradient of an extreme where only the chosen sources are known: zeros, then one write per choice.
-    fn arg_spread(&self, s: &GroupShape, io: &GroupBwd<'_>) -> Result<()> {
-        let Some(arg) = io.arg else { return Ok(()) };
-        let out = io.dsrc.out.as_view();
-        if !io.dsrc.accumulate {
-            self.fill_pattern(&[0; 8], &out)?;
-        }
-        let n = io.dy.numel();
-        let args = ArgSpreadArgs {
-            dy: self.arg_in(&io.dy),
-            arg: self.arg_in(&arg),
-            dsrc: self.arg_in(&out),
-            err: self.arg_error(),
-            n: n as i64,
-            nodes: s.nodes as i64,
-            inner: s.inner as i64,
-            edges: s.sources as i64,
-            wide_index: wide_index(&arg),
-            accumulate: i32::from(io.dsrc.accumulate),
-            code: code_of_op("group_reduce_bwd"),
-        };
-        self.launch(&ARG_SPREAD, out.dtype(), "", Grid::Stride(n), &args)
     }
 }

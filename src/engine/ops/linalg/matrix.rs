@@ -5,7 +5,7 @@ use crate::driver::{DimsArg, Ptr, RawMem};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, long};
-use crate::engine::ops::gemm::{MatrixOperand, Product};
+use crate::engine::ops::gemm::product::{MatrixOperand, Product};
 use crate::error::Result;
 use crate::ops::gemm::{Extents, Gemm};
 use crate::ops::linalg::Matrices;

@@ -4,7 +4,7 @@ use super::matrix::Mat;
 use crate::buffer::{View, ViewMut};
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, LANES, long};
-use crate::engine::ops::gemm::Product;
+use crate::engine::ops::gemm::product::Product;
 use crate::error::Result;
 use crate::ops::gemm::{Extents, Gemm};
 use crate::ops::linalg::*;

@@ -4,7 +4,7 @@ use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Ptr;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, int};
-use crate::engine::ops::optimizer::{copy_kind, host, master};
+use crate::engine::ops::optimizer::rule::{copy_kind, host, master};
 use crate::error::Result;
 use crate::ops::optimizer::*;
 use crate::spec::kernels::optimizer::*;

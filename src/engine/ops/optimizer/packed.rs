@@ -4,7 +4,7 @@ use crate::buffer::{View, ViewMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::int;
-use crate::engine::ops::optimizer::{Bias, Rule, copy_kind, host, master, rule_function};
+use crate::engine::ops::optimizer::rule::{Bias, Rule, copy_kind, host, master, rule_function};
 use crate::error::Result;
 use crate::ops::optimizer::*;
 use crate::ops::random::Rng;

@@ -4,7 +4,7 @@ use crate::buffer::{Buffer, ViewMut};
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, int, long};
 use crate::engine::ops::index::scatter::wide_index;
-use crate::engine::ops::optimizer::{Bias, Rule, copy_kind, host, master, rule_function};
+use crate::engine::ops::optimizer::rule::{Bias, Rule, copy_kind, host, master, rule_function};
 use crate::error::Result;
 use crate::ops::optimizer::*;
 use crate::spec::BLOCK;

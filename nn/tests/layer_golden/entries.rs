@@ -1,0 +1,153 @@
+//! The list of layers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::golden::{FAMILIES, suite};
+use trefoil_nn::network;
+
+/// The list of layers that this library set out with.
+const ENTRIES: &[&str] = &[
+    "dense",
+    "fully_connected",
+    "convolutional",
+    "batch_normalization",
+    "layer_normalization",
+    "embedding",
+    "attention",
+    "multi_head_attention",
+    "self_attention",
+    "cross_attention",
+    "lstm",
+    "gru",
+    "conv_lstm",
+    "recurrent",
+    "bidirectional",
+    "average_pooling",
+    "max_pooling",
+    "max_pool3d",
+    "global_pooling",
+    "adaptive_average_pooling",
+    "instance_normalization",
+    "group_normalization",
+    "spectral_normalization",
+    "rms_norm",
+    "transformer_encoder",
+    "transformer_decoder",
+    "decoder",
+    "feed_forward",
+    "positional_encoding",
+    "patch_embedding",
+    "conv3d",
+    "deconvolutional",
+    "deformable_convolutional",
+    "depthwise_separable_convolutional",
+    "dilated_convolutional",
+    "locally_connected",
+    "separable_convolutional",
+    "upsample3d",
+    "upsampling",
+    "subpixel_convolutional",
+    "pixel_shuffle",
+    "activation",
+    "add",
+    "concatenate",
+    "cropping",
+    "dropout",
+    "flatten",
+    "gaussian_noise",
+    "input",
+    "masking",
+    "multiply",
+    "padding",
+    "reshape",
+    "sequence_last",
+    "split",
+    "time_distributed",
+    "mean",
+    "log_variance",
+    "hyperbolic_linear",
+    "octonion_linear",
+    "gated_linear_unit",
+    "graph_convolutional",
+    "graph_attention",
+    "graph_sage",
+    "graph_isomorphism",
+    "readout",
+    "directional_graph",
+    "edge_conditional_convolutional",
+    "principal_neighbourhood_aggregation",
+    "heterogeneous_graph",
+    "rbm",
+    "synaptic_plasticity",
+    "spatial_pooler",
+    "anomaly_detector",
+    "continuum_memory_system",
+    "temporal_memory",
+    "capsule",
+    "primary_capsule",
+    "digit_capsule",
+    "reconstruction",
+    "time_embedding",
+    "rep_parameterization",
+    "spatial_transformer",
+    "spynet",
+    "rbf",
+    "measurement",
+    "quantum",
+    "swiglu",
+    "geglu",
+    "reglu",
+    "bilinear_glu",
+    "expert",
+    "mixture_of_experts",
+    "conditional_random_field",
+    "memory_read",
+    "memory_write",
+    "spiking",
+    "reservoir",
+    "message_passing",
+    "graph_transformer",
+    "spiral_conv",
+    "mesh_edge_conv",
+    "diffusion_conv",
+    "sparse_linear",
+    "mesh_pool",
+    "residual",
+    "highway",
+    "dense_block_layer",
+    "residual_dense_block",
+    "rrdb",
+    "transition",
+    "basic_block",
+    "bottleneck_block",
+    "squeeze_and_excitation",
+    "dense_block",
+    "inverted_residual_block",
+    "pooling",
+    "rrdbnet_generator",
+    "unet_discriminator",
+    "mamba",
+    "gated_delta_net",
+    "gated_linear_attention",
+    "rglru",
+    "recurrent_block",
+];
+
+#[test]
+fn every_layer_has_four_configurations() {
+    assert_eq!(crate::TESTED, FAMILIES);
+    let mut count: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for c in FAMILIES.iter().copied().flat_map(suite) {
+        assert_eq!(c.config["type"], c.entry.as_str(), "{}", c.name);
+        // Options, mode, arguments, and the inputs with their ranks.
+        let ranks: Vec<_> = c.inputs.iter().map(|n| (n, c.get("in", n).unwrap().shape.len())).collect();
+        let how = format!("{:?} {} {:?} {ranks:?}", c.config, c.training, c.args);
+        count.entry(c.entry.clone()).or_default().insert(how);
+    }
+    assert_eq!(count.keys().map(String::as_str).collect::<BTreeSet<_>>(), ENTRIES.iter().copied().collect());
+    for (entry, configurations) in count {
+        assert!(configurations.len() >= 4, "{entry}: {configurations:?}");
+    }
+    let listed: BTreeSet<&str> = network::LAYERS.iter().filter(|l| l.entry > 0).map(|l| l.name).collect();
+    assert_eq!(listed, ENTRIES.iter().copied().collect(), "layers of the list in JSON");
+}

@@ -1,0 +1,205 @@
+//! How convolutions and their adjoints run.
+
+use super::{
+    AUTO, COUNT, Depthwise, FEW_CHANNELS, MATRIX, MATRIX_SIDE, NEAR, POINTWISE, SPLIT_K, TILE_16X256,
+    TILE_32X256, TILE_64, TILE_64X256, TILE_128, Tile, VARIANTS, VENDOR, matrix_fits, pointwise, reach,
+    units,
+};
+use crate::device::Caps;
+use crate::dtype::DType;
+use crate::engine::plan::{Problem, Reason, Variant};
+use crate::ops::conv::ConvShape;
+
+/// Phases of an adjoint beyond which their blocks are too small to be worth a tile.
+const PHASES: usize = 4096;
+
+/// A convolution, or its adjoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ConvProblem<'a> {
+    pub(crate) s: ConvShape,
+    /// The adjoint: x has the convolution's output shape, y its input shape.
+    pub(crate) back: bool,
+    pub(crate) dtype: DType,
+    /// Whether all operands are channels last; else all are contiguous.
+    pub(crate) last: bool,
+    /// Whether the vendor's library takes it, or why not.
+    pub(crate) vendor: Result<(), &'a str>,
+}
+
+/// How a convolution runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConvPlan {
+    /// By the vendor's library.
+    Vendor,
+    /// On matrix cores, in tiles of that many rows.
+    Matrix(usize),
+    /// A matrix product with every image, or with the elements of all images where channels are last.
+    Pointwise,
+    /// Tiles of the product of weights and columns, and parts of k.
+    Tiles { tile: Tile, parts: usize },
+    /// Outputs in blocks of rows of four, each of one channel.
+    Depthwise(Depthwise),
+    /// Strips of outputs along the height, which share rows.
+    Strips,
+    /// An output per thread.
+    Direct,
+}
+
+impl ConvProblem<'_> {
+    /// Output channels per group, and channels that are summed over.
+    pub(in crate::engine::ops::conv) fn channels(&self) -> (usize, usize) {
+        if self.back { (self.s.cig(), self.s.cog()) } else { (self.s.cog(), self.s.cig()) }
+    }
+
+    /// The map that is read, and the one that is written.
+    pub(in crate::engine::ops::conv) fn maps(&self) -> ([usize; 3], [usize; 3]) {
+        if self.back { (self.s.output, self.s.input) } else { (self.s.input, self.s.output) }
+    }
+
+    pub(in crate::engine::ops::conv) fn phases(&self) -> [usize; 3] {
+        if self.back { self.s.stride } else { [1; 3] }
+    }
+
+    /// Output positions of the largest phase in all images.
+    pub(in crate::engine::ops::conv) fn columns(&self) -> usize {
+        let (steps, (_, to)) = (self.phases(), self.maps());
+        self.s.n * to.iter().zip(steps).map(|(n, s)| n.div_ceil(s)).product::<usize>()
+    }
+
+    /// Whether blocks of every phase are few enough.
+    fn few_phases(&self) -> Result<(), Reason> {
+        match self.phases().iter().fold(1, |a: usize, &b| a.saturating_mul(b)) > PHASES {
+            true => Err("its stride has too many phases".into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether 32-bit positions and the plan of a tile can describe it.
+    fn fits(&self) -> Result<(), Reason> {
+        let (s, (m, r), (from, to)) = (&self.s, self.channels(), self.maps());
+        let far = |a: usize| from[a] >= NEAR || to[a] >= NEAR || reach(s, a) >= NEAR || s.stride[a] >= NEAR;
+        let product = |v: &[usize]| v.iter().fold(1, |a: usize, &b| a.saturating_mul(b));
+        if (0..3).any(far) || product(&[s.groups, m.next_multiple_of(128), r, s.taps()]) >= COUNT {
+            return Err("its extents need 64-bit positions".into());
+        }
+        self.few_phases()?;
+        let plane = |v: [usize; 3]| v.iter().product::<usize>();
+        if r * plane(from) >= COUNT || s.n.saturating_mul(plane(to)) >= COUNT {
+            return Err("its maps need 64-bit positions".into());
+        }
+        Ok(())
+    }
+
+    /// Whether the convolution is a matrix product that is worth one.
+    fn product(&self) -> bool {
+        pointwise(&self.s) && (self.last || self.s.in_plane() >= 32)
+    }
+
+    /// Whether strips of outputs along the height can share rows.
+    fn strips(&self) -> bool {
+        let s = &self.s;
+        let flat = s.kernel[0] == 1 && s.input[0] == 1 && s.output[0] == 1 && s.pad[0] == 0;
+        self.channels().1 == 1 && flat && s.stride[1] == 1 && s.dilation[1] == 1 && s.kernel[1] > 1
+    }
+
+    fn direct(&self) -> ConvPlan {
+        match Depthwise::of(&self.s).filter(|_| self.channels().1 == 1) {
+            Some(items) => ConvPlan::Depthwise(items),
+            None if self.strips() => ConvPlan::Strips,
+            None => ConvPlan::Direct,
+        }
+    }
+
+    /// Tile and parts of k that fill the device best. A function of the problem and the device alone, so results repeat.
+    fn tiling(&self, caps: &Caps) -> (Tile, usize) {
+        let ((m, r), units) = (self.channels(), units(caps));
+        if self.dtype == DType::F64 || caps.is_cpu {
+            return (Tile::Square64, 1);
+        }
+        let large =
+            if m.next_multiple_of(64) < m.next_multiple_of(128) { Tile::Wide64 } else { Tile::Square128 };
+        let tile = match m {
+            0..=16 => Tile::Wide16,
+            17..=32 => Tile::Wide32,
+            _ if large.blocks(self).2 >= units => large,
+            _ => Tile::Square64,
+        };
+        let (blocks, phases) = (tile.blocks(self).2.max(1), self.phases().iter().product::<usize>().max(1));
+        let k = r * self.s.taps() / phases;
+        if blocks * 2 > units * 2 || k < 256 {
+            return (tile, 1);
+        }
+        (tile, (units * 2).div_ceil(blocks).min(k / 128).clamp(1, 32))
+    }
+
+    /// Tiles of few rows and many places where there are few rows.
+    fn matrix(&self) -> ConvPlan {
+        ConvPlan::Matrix(if self.channels().0 <= 64 { 64 } else { MATRIX_SIDE })
+    }
+
+    /// Why the kernels of this library come before the vendor's.
+    pub(in crate::engine::ops::conv) fn own(&self) -> Option<&'static str> {
+        let (m, r) = self.channels();
+        match () {
+            () if self.s.groups > 1 && m <= 4 && r <= 4 => Some(FEW_CHANNELS),
+            () if self.product() => Some(POINTWISE),
+            () => None,
+        }
+    }
+
+    /// What the portable variant does.
+    pub(in crate::engine::ops::conv) fn best(&self, caps: &Caps) -> ConvPlan {
+        let (m, r) = self.channels();
+        if self.product() && r > 0 {
+            return ConvPlan::Pointwise;
+        }
+        if r == 0 || self.fits().is_err() || (self.s.groups > 1 && m <= 4 && r <= 4) {
+            return self.direct();
+        }
+        let (tile, parts) = self.tiling(caps);
+        ConvPlan::Tiles { tile, parts }
+    }
+}
+
+impl Problem for ConvProblem<'_> {
+    type Plan = ConvPlan;
+
+    const VARIANTS: &'static [Variant] = VARIANTS;
+
+    fn plan(&self, variant: usize, caps: &Caps) -> Result<ConvPlan, Reason> {
+        let r = self.channels().1;
+        let tiles = |tile, parts| {
+            self.fits()?;
+            Ok(if r == 0 { self.direct() } else { ConvPlan::Tiles { tile, parts } })
+        };
+        let large = |tile| match self.dtype {
+            DType::F64 => Err("f64 has no tile of this size".into()),
+            _ => tiles(tile, 1),
+        };
+        match variant {
+            VENDOR => self.vendor.map(|()| ConvPlan::Vendor).map_err(|why| why.to_string().into()),
+            MATRIX => {
+                self.few_phases()?;
+                matrix_fits(&self.s, self.dtype, caps).map(|()| self.matrix())
+            }
+            AUTO => Ok(self.best(caps)),
+            TILE_128 => large(Tile::Square128),
+            TILE_64 => tiles(Tile::Square64, 1),
+            TILE_64X256 => large(Tile::Wide64),
+            TILE_32X256 => large(Tile::Wide32),
+            TILE_16X256 => large(Tile::Wide16),
+            SPLIT_K if r * self.s.taps() < 32 => Err("the sums are short".into()),
+            SPLIT_K => tiles(Tile::Square64, self.tiling(caps).1.max(2)),
+            _ => Ok(self.direct()),
+        }
+    }
+
+    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
+        let ((m, r), taps) = (self.channels(), self.s.taps());
+        // One tap is a product with every image; few rows, or terms, leave most of a tile empty. Strided adjoints of long sums run there all the same:
+        // the gradient of images of a 7 x 7 window with strides of 2 took 1.8 ms on an H100, some nine on portable kernels.
+        let strided = self.back && self.s.stride != [1; 3];
+        let full = m >= 16 && r * taps >= 64 || strided && r * taps >= 1024;
+        variant != MATRIX || (caps.matrix_cores && !pointwise(&self.s) && full)
+    }
+}

@@ -1,0 +1,153 @@
+//! How convolutions, their adjoints and their weight gradients run.
+
+pub(super) mod conv;
+#[cfg(test)]
+mod tests;
+pub(super) mod weight;
+
+use self::conv::ConvProblem;
+use crate::device::Caps;
+use crate::dtype::DType;
+use crate::engine::plan::{PORTABLE, Reason, Variant};
+use crate::ops::conv::ConvShape;
+
+/// Extents and displacements below which the kernels' 32-bit positions hold (`GK_FAR` with room for sums).
+pub(crate) const NEAR: usize = 1 << 27;
+/// Counts that 32-bit indices hold.
+pub(crate) const COUNT: usize = 1 << 30;
+/// Elements of partial sums beyond which a sum is not split further.
+const PARTS: usize = 1 << 27;
+/// Rows of an item of the depthwise kernels (`GK_STRIP`).
+const STRIP: usize = 2;
+
+const SOURCE: &str = "kernels/common/conv/conv.c, weight.c";
+
+/// The variants of all products of the family. The portable one takes the best of those after it, and a matrix product where the convolution is one.
+const VARIANTS: &[Variant] = &[
+    Variant { name: "cudnn", source: "vendor library" },
+    Variant { name: "matrix_cores", source: "kernels/common/conv/matrix.c" },
+    Variant { name: PORTABLE, source: "kernels/common/conv/conv.c, weight.c, direct.c" },
+    Variant { name: "tile_128", source: SOURCE },
+    Variant { name: "tile_64", source: SOURCE },
+    Variant { name: "tile_64x256", source: SOURCE },
+    Variant { name: "tile_32x256", source: SOURCE },
+    Variant { name: "tile_16x256", source: SOURCE },
+    Variant { name: "split_k", source: SOURCE },
+    Variant { name: "direct", source: "kernels/common/conv/direct.c" },
+];
+
+/// A number of the variants.
+pub(super) const VENDOR: usize = 0;
+const MATRIX: usize = 1;
+const AUTO: usize = 2;
+const TILE_128: usize = 3;
+const TILE_64: usize = 4;
+const TILE_64X256: usize = 5;
+const TILE_32X256: usize = 6;
+const TILE_16X256: usize = 7;
+const SPLIT_K: usize = 8;
+
+/// Side of the square tile of the kernels for matrix cores; elements of 16 bits in 16 bytes; terms of a stage.
+pub(super) const MATRIX_SIDE: usize = 128;
+pub(super) const ITEM: usize = 8;
+const STAGE: usize = 64;
+/// Elements that 32-bit positions of those kernels reach.
+const MATRIX_REACH: usize = 1 << 31;
+
+/// Bytes of local memory of a tile of `rows`: as many stages as `conv/matrix.c` has.
+pub(super) fn matrix_local(rows: usize, caps: &Caps) -> usize {
+    let stages = if caps.matrix_cores { 3 } else { 2 };
+    stages * (rows + MATRIX_SIDE * MATRIX_SIDE / rows) * STAGE * 2
+}
+
+/// Whether the kernels for matrix cores take a convolution at all.
+fn matrix_fits(s: &ConvShape, dtype: DType, caps: &Caps) -> Result<(), Reason> {
+    if !matches!(dtype, DType::F16 | DType::Bf16) {
+        return Err(format!("{dtype} is not f16 or bf16").into());
+    }
+    if s.groups > 1 {
+        return Err("it has groups".into());
+    }
+    let local = matrix_local(64, caps).max(matrix_local(MATRIX_SIDE, caps));
+    if local > caps.shared_bytes as usize {
+        return Err(format!("it needs {local} bytes of local memory, of {}", caps.shared_bytes).into());
+    }
+    let product = |v: &[usize]| v.iter().fold(1, |a: usize, &b| a.saturating_mul(b));
+    let (ci, co) = (s.ci.next_multiple_of(ITEM), s.co.next_multiple_of(ITEM));
+    let reads = product(&[s.n, ci, s.in_plane()]).max(product(&[s.n, co, s.out_plane()]));
+    let far = (0..3).any(|a| reach(s, a) >= NEAR || s.stride[a] >= NEAR);
+    if far || reads.max(product(&[ci, co, s.taps()])) >= MATRIX_REACH {
+        return Err("its extents need 64-bit positions".into());
+    }
+    if s.ci == 0 || s.co == 0 || s.n * s.in_plane() * s.out_plane() == 0 {
+        return Err("an extent is 0".into());
+    }
+    Ok(())
+}
+
+/// Why the vendor's library is not asked.
+const FEW_CHANNELS: &str = "the kernels of this library are faster for a few channels per group";
+const POINTWISE: &str = "a convolution of one tap is a matrix product";
+
+/// The tile kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tile {
+    Square128,
+    Wide64,
+    Wide32,
+    Wide16,
+    Square64,
+}
+
+/// Items of a depthwise convolution with 3 x 3 taps that keeps the map's size, as `depthwise.c` takes it: of a row, and of a map along its height.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Depthwise {
+    pub(crate) quads: usize,
+    pub(crate) strips: usize,
+}
+
+impl Depthwise {
+    /// `Some` where the kernels for it apply, given that each output channel reads one channel.
+    fn of(s: &ConvShape) -> Option<Depthwise> {
+        let same = s.kernel == [1, 3, 3] && s.pad == [0, 1, 1] && s.input == s.output && s.input[0] == 1;
+        let unit = s.stride == [1; 3] && s.dilation[1..] == [1, 1];
+        let [_, height, width] = s.input;
+        let (quads, strips) = (width.div_ceil(4), height.div_ceil(STRIP));
+        let items = [s.n, s.ci.max(s.co), quads, strips].iter().fold(1, |a: usize, &b| a.saturating_mul(b));
+        (same && unit && items <= i32::MAX as usize).then_some(Depthwise { quads, strips })
+    }
+}
+
+impl Tile {
+    /// Rows and columns.
+    pub(super) fn size(self) -> (usize, usize) {
+        match self {
+            Tile::Square128 => (128, 128),
+            Tile::Wide64 => (64, 256),
+            Tile::Wide32 => (32, 256),
+            Tile::Wide16 => (16, 256),
+            Tile::Square64 => (64, 64),
+        }
+    }
+
+    /// Row tiles, column tiles, and blocks in all for one part of k.
+    pub(super) fn blocks(self, p: &ConvProblem<'_>) -> (usize, usize, usize) {
+        let (bm, bn) = self.size();
+        let (mt, ct) = (p.channels().0.div_ceil(bm), p.columns().div_ceil(bn));
+        (mt, ct, mt.saturating_mul(ct).saturating_mul(p.s.groups).saturating_mul(p.phases().iter().product()))
+    }
+}
+
+/// Extent of a window along an axis, padding included.
+fn reach(s: &ConvShape, axis: usize) -> usize {
+    s.kernel[axis].saturating_mul(s.dilation[axis]).saturating_add(s.pad[axis])
+}
+
+/// Whether a convolution is a matrix product with every image: one tap, stride 1, no padding.
+fn pointwise(s: &ConvShape) -> bool {
+    s.groups == 1 && s.taps() == 1 && s.stride == [1; 3] && s.pad == [0; 3] && s.input == s.output
+}
+
+fn units(caps: &Caps) -> usize {
+    (caps.compute_units as usize).max(1)
+}

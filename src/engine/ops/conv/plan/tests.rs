@@ -1,0 +1,122 @@
+//! Plans of problems on devices of several kinds.
+
+use super::conv::{ConvPlan, ConvProblem};
+use super::weight::{WeightPlan, WeightProblem};
+use super::*;
+use crate::engine::geometry::tests::{cpu, gpu};
+use crate::engine::plan::Problem;
+
+/// 3 x 3 taps over images of that side, the size kept.
+fn shape(n: usize, [ci, co, groups]: [usize; 3], side: usize) -> ConvShape {
+    ConvShape {
+        n,
+        groups,
+        ci,
+        co,
+        input: [1, side, side],
+        output: [1, side, side],
+        kernel: [1, 3, 3],
+        stride: [1; 3],
+        pad: [0, 1, 1],
+        dilation: [1; 3],
+    }
+}
+
+const NONE: Result<(), &str> = Err("no vendor library was found");
+
+fn conv(s: ConvShape) -> ConvProblem<'static> {
+    ConvProblem { s, back: false, dtype: DType::F32, last: false, vendor: NONE }
+}
+
+#[test]
+fn tiles_fill_the_device() {
+    let (gpu, cpu) = (gpu(), cpu());
+    let tiles = |tile, parts| Ok(ConvPlan::Tiles { tile, parts });
+    let p = conv(shape(32, [128, 128, 1], 56));
+    assert_eq!(p.plan(AUTO, &gpu), tiles(Tile::Square128, 1));
+    assert_eq!(p.plan(AUTO, &cpu), tiles(Tile::Square64, 1));
+    assert_eq!(conv(shape(32, [64, 64, 1], 56)).plan(AUTO, &gpu), tiles(Tile::Wide64, 1));
+    assert_eq!(conv(shape(32, [64, 16, 1], 56)).plan(AUTO, &gpu), tiles(Tile::Wide16, 1));
+    // Few blocks and long sums: k is split.
+    assert_eq!(conv(shape(1, [512, 512, 1], 7)).plan(AUTO, &gpu), tiles(Tile::Square64, 32));
+    let double = ConvProblem { dtype: DType::F64, ..p };
+    assert_eq!(double.plan(AUTO, &gpu), tiles(Tile::Square64, 1));
+    assert!(double.plan(TILE_128, &gpu).is_err_and(|e| e.contains("f64")));
+}
+
+#[test]
+fn strided_adjoints_run_on_matrix_cores_unless_their_phases_are_many() {
+    let hopper = Caps { matrix_cores: true, shared_bytes: 227 << 10, ..gpu() };
+    let half = |s| ConvProblem { dtype: DType::Bf16, back: true, ..conv(s) };
+    // Images of three channels: few rows, but long sums.
+    let images =
+        ConvShape { kernel: [1, 7, 7], stride: [1, 2, 2], output: [1, 28, 28], ..shape(8, [3, 64, 1], 56) };
+    assert!(half(images).prefers(MATRIX, &hopper));
+    assert!(!half(ConvShape { stride: [1; 3], ..images }).prefers(MATRIX, &hopper));
+    assert!(half(images).plan(MATRIX, &hopper).is_ok());
+    let far = ConvShape { stride: [1, 65, 65], output: [1, 1, 1], ..images };
+    assert!(half(far).plan(MATRIX, &hopper).is_err_and(|e| e.contains("phases")));
+}
+
+#[test]
+fn special_shapes_have_kernels_of_their_own() {
+    let gpu = gpu();
+    let s = shape(8, [64, 64, 64], 56);
+    assert_eq!(conv(s).plan(AUTO, &gpu), Ok(ConvPlan::Depthwise(Depthwise { quads: 14, strips: 28 })));
+    let wide = ConvShape { kernel: [1, 5, 5], pad: [0, 2, 2], ..s };
+    assert_eq!(conv(wide).plan(AUTO, &gpu), Ok(ConvPlan::Strips));
+    let stepped = ConvShape { stride: [1, 2, 2], output: [1, 28, 28], ..s };
+    assert_eq!(conv(stepped).plan(AUTO, &gpu), Ok(ConvPlan::Direct));
+    let one = ConvShape { kernel: [1; 3], pad: [0; 3], ..shape(8, [64, 64, 1], 56) };
+    assert_eq!(conv(one).plan(AUTO, &gpu), Ok(ConvPlan::Pointwise));
+    let none = shape(8, [0, 64, 1], 56);
+    assert_eq!(conv(none).plan(TILE_64, &gpu), Ok(ConvPlan::Direct));
+}
+
+#[test]
+fn the_vendor_library_comes_first_but_for_few_channels_and_single_taps() {
+    let gpu = gpu();
+    let p = conv(shape(32, [64, 64, 1], 56));
+    assert!(p.plan(VENDOR, &gpu).is_err_and(|why| why.contains("no vendor library")));
+    assert_eq!(ConvProblem { vendor: Ok(()), ..p }.plan(VENDOR, &gpu), Ok(ConvPlan::Vendor));
+    assert_eq!(p.own(), None);
+    let one = ConvShape { kernel: [1; 3], pad: [0; 3], ..shape(8, [64, 64, 1], 56) };
+    assert_eq!(conv(one).own(), Some(POINTWISE));
+    assert_eq!(conv(shape(8, [64, 64, 64], 56)).own(), Some(FEW_CHANNELS));
+    assert_eq!(conv(shape(8, [64, 64, 4], 56)).own(), None);
+    let weight = |s| WeightProblem { s, dtype: DType::F32, last: false, vendor: Ok(()) };
+    assert_eq!(weight(one).plan(VENDOR, &gpu), Ok(WeightPlan::Vendor));
+    assert_eq!(weight(one).own(), None);
+    assert_eq!(weight(shape(8, [64, 64, 64], 56)).own(), Some(FEW_CHANNELS));
+}
+
+#[test]
+fn far_taps_take_the_direct_kernels() {
+    let gpu = gpu();
+    let far = ConvShape { dilation: [1, 1 << 27, 1], ..shape(1, [8, 8, 1], 16) };
+    assert_eq!(conv(far).plan(AUTO, &gpu), Ok(ConvPlan::Direct));
+    for v in TILE_128..=SPLIT_K {
+        assert!(conv(far).plan(v, &gpu).is_err_and(|e| e.contains("64-bit")));
+    }
+    let w = WeightProblem { s: far, dtype: DType::F32, last: false, vendor: NONE };
+    assert!(matches!(w.plan(AUTO, &gpu), Ok(WeightPlan::Direct { .. })));
+    assert!(w.plan(TILE_64, &gpu).is_err());
+}
+
+#[test]
+fn sums_of_weight_gradients_are_split() {
+    let (gpu, cpu) = (gpu(), cpu());
+    let p = WeightProblem { s: shape(32, [128, 128, 1], 56), dtype: DType::F32, last: false, vendor: NONE };
+    // 9 tiles of 128 x 128, 264 resident blocks.
+    let per = (32 * 56 * 56usize).div_ceil(29).next_multiple_of(8);
+    assert_eq!(p.plan(AUTO, &gpu), Ok(WeightPlan::Tiles { side: 128, splits: 29, per }));
+    assert!(matches!(p.plan(AUTO, &cpu), Ok(WeightPlan::Tiles { side: 64, .. })));
+    let depthwise = WeightProblem { s: shape(8, [64, 64, 64], 56), ..p };
+    assert!(matches!(depthwise.plan(AUTO, &gpu), Ok(WeightPlan::Depthwise { .. })));
+    // Nothing to sum, and nothing to write.
+    for s in [shape(0, [8, 8, 1], 16), shape(2, [0, 8, 1], 16), shape(2, [8, 0, 1], 16)] {
+        let empty = WeightProblem { s, ..p };
+        assert!(matches!(empty.plan(AUTO, &gpu), Ok(WeightPlan::Tiles { .. })));
+        assert!(empty.plan(VARIANTS.len() - 1, &gpu).is_ok());
+    }
+}

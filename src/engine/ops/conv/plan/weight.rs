@@ -1,0 +1,170 @@
+//! How weight gradients run.
+
+use super::{
+    AUTO, COUNT, Depthwise, FEW_CHANNELS, ITEM, MATRIX, MATRIX_SIDE, NEAR, PARTS, POINTWISE, SPLIT_K, STAGE,
+    TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128, VARIANTS, VENDOR, matrix_fits, pointwise,
+    reach, units,
+};
+use crate::device::Caps;
+use crate::dtype::DType;
+use crate::engine::plan::{Problem, Reason, Variant};
+use crate::ops::conv::ConvShape;
+use crate::spec::BLOCK;
+
+/// A weight gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct WeightProblem<'a> {
+    pub(crate) s: ConvShape,
+    pub(crate) dtype: DType,
+    /// Whether all operands are channels last; else all are contiguous.
+    pub(crate) last: bool,
+    /// Whether the vendor's library takes it, or why not.
+    pub(crate) vendor: Result<(), &'a str>,
+}
+
+/// How a weight gradient runs; sums are split into runs of `per` terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WeightPlan {
+    /// By the vendor's library.
+    Vendor,
+    /// On matrix cores, in `splits` runs of `per` terms.
+    Matrix { splits: usize, per: usize },
+    /// A matrix product over the elements of all images, channels last.
+    Pointwise,
+    /// Tiles of that side.
+    Tiles { side: usize, splits: usize, per: usize },
+    /// A block per channel and run of items.
+    Depthwise { items: Depthwise, splits: usize, per: usize },
+    /// A block per pair of channels, chunk of taps and run.
+    Direct { splits: usize, per: usize },
+}
+
+impl WeightProblem<'_> {
+    /// Terms of a sum.
+    fn terms(&self) -> usize {
+        self.s.n * self.s.out_plane()
+    }
+
+    /// Elements of the gradient.
+    pub(in crate::engine::ops::conv) fn size(&self) -> usize {
+        self.s.co * self.s.cig() * self.s.taps()
+    }
+
+    /// Whether 32-bit positions can describe the gradient.
+    fn fits(&self) -> Result<(), Reason> {
+        let s = &self.s;
+        let far = |a: usize| s.input[a].max(s.output[a]).max(s.stride[a]).max(reach(s, a)) >= NEAR;
+        let large = s.cig() * s.in_plane() >= COUNT || s.n.saturating_mul(s.out_plane()) >= COUNT;
+        if (0..3).any(far) || large || s.cig() * s.taps() >= COUNT {
+            return Err("its extents need 64-bit positions".into());
+        }
+        Ok(())
+    }
+
+    /// Runs, and the terms of each, for `want` blocks of which one run of all sums takes `blocks`; a run has `shortest` terms at least and a multiple
+    /// of `unit`.
+    fn runs(&self, terms: usize, [want, blocks]: [usize; 2], shortest: usize, unit: usize) -> [usize; 2] {
+        let splits = (want / blocks.max(1)).min(terms / shortest).min(PARTS / self.size().max(1));
+        self.cut(terms, splits.max(1), unit)
+    }
+
+    fn cut(&self, terms: usize, splits: usize, unit: usize) -> [usize; 2] {
+        let per = terms.max(1).div_ceil(splits).next_multiple_of(unit);
+        [terms.div_ceil(per), per]
+    }
+
+    /// Tiles of 128 with `large`, else of 64; `least` splits at least.
+    fn tiles(&self, large: bool, least: usize, caps: &Caps) -> WeightPlan {
+        let (s, side) = (&self.s, if large { 128 } else { 64 });
+        let blocks = s.cog().div_ceil(side) * (s.cig() * s.taps()).div_ceil(side) * s.groups;
+        // Two blocks of the large tile are resident per unit, four of the small one.
+        let want = units(caps) * if large { 2 } else { 4 };
+        let most = (self.terms() / 64).min(PARTS / self.size().max(1));
+        let splits = (want / blocks.max(1)).min(most).max(least);
+        let [splits, per] = self.cut(self.terms(), splits, 8);
+        WeightPlan::Tiles { side, splits, per }
+    }
+
+    /// Blocks for two rounds on the device.
+    fn matrix(&self, caps: &Caps) -> WeightPlan {
+        let s = &self.s;
+        let columns = s.taps() * s.ci.next_multiple_of(ITEM);
+        let blocks = s.co.div_ceil(MATRIX_SIDE) * columns.div_ceil(MATRIX_SIDE);
+        let [splits, per] = self.runs(self.terms(), [units(caps) * 2, blocks], 4 * STAGE, STAGE);
+        WeightPlan::Matrix { splits, per }
+    }
+
+    fn direct(&self, caps: &Caps) -> WeightPlan {
+        let s = &self.s;
+        if let Some(items) = Depthwise::of(s).filter(|_| s.cig() == 1) {
+            let n = s.n * items.quads * items.strips;
+            let block = BLOCK as usize;
+            let [splits, per] = self.runs(n, [units(caps) * 8, s.co], block, block);
+            return WeightPlan::Depthwise { items, splits, per };
+        }
+        let blocks = self.size() / s.taps().max(1) * s.taps().div_ceil(9);
+        let [splits, per] = self.runs(self.terms(), [units(caps) * 16, blocks], 1024, 256);
+        WeightPlan::Direct { splits, per }
+    }
+
+    /// Why the kernels of this library come before the vendor's.
+    pub(in crate::engine::ops::conv) fn own(&self) -> Option<&'static str> {
+        match () {
+            () if self.few_channels() => Some(FEW_CHANNELS),
+            () if self.product() => Some(POINTWISE),
+            () => None,
+        }
+    }
+
+    fn few_channels(&self) -> bool {
+        self.s.groups > 1 && self.s.cog() <= 4 && self.s.cig() <= 4
+    }
+
+    /// Whether it is one matrix product.
+    fn product(&self) -> bool {
+        self.last && pointwise(&self.s)
+    }
+
+    /// What the portable variant does.
+    pub(in crate::engine::ops::conv) fn best(&self, caps: &Caps) -> WeightPlan {
+        let s = &self.s;
+        if self.product() {
+            return WeightPlan::Pointwise;
+        }
+        if self.few_channels() || self.fits().is_err() {
+            return self.direct(caps);
+        }
+        let large = self.dtype != DType::F64 && !caps.is_cpu && s.cog() > 64 && s.cig() * s.taps() > 64;
+        self.tiles(large, 1, caps)
+    }
+}
+
+impl Problem for WeightProblem<'_> {
+    type Plan = WeightPlan;
+
+    const VARIANTS: &'static [Variant] = VARIANTS;
+
+    fn plan(&self, variant: usize, caps: &Caps) -> Result<WeightPlan, Reason> {
+        let large = || match self.dtype {
+            DType::F64 => Err("f64 has no tile of this size".into()),
+            _ => self.fits(),
+        };
+        match variant {
+            VENDOR => self.vendor.map(|()| WeightPlan::Vendor).map_err(|why| why.to_string().into()),
+            MATRIX => matrix_fits(&self.s, self.dtype, caps).map(|()| self.matrix(caps)),
+            AUTO => Ok(self.best(caps)),
+            TILE_128 => large().map(|()| self.tiles(true, 1, caps)),
+            TILE_64 => self.fits().map(|()| self.tiles(false, 1, caps)),
+            // Tiles of few rows, which weight gradients do not have.
+            TILE_64X256 | TILE_32X256 | TILE_16X256 => large().map(|()| self.best(caps)),
+            SPLIT_K if self.terms() < 32 => Err("the sums are short".into()),
+            SPLIT_K => self.fits().map(|()| self.tiles(false, 2, caps)),
+            _ => Ok(self.direct(caps)),
+        }
+    }
+
+    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
+        let s = &self.s;
+        variant != MATRIX || (caps.matrix_cores && !self.product() && s.co >= 16 && s.ci * s.taps() >= 64)
+    }
+}

@@ -1,0 +1,148 @@
+//! The launches of a product: tiles with split sums, warps of different work, the epilogue.
+
+use super::plan::{Form, SKINNY, Tile};
+use super::product::{MatrixOperand, Product};
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, LANES, dims, pow2};
+use crate::error::Result;
+use crate::spec::Kernel;
+use crate::spec::kernels::gemm::*;
+
+/// The kernel of a tile.
+fn tile_kernel(tile: Tile) -> &'static Kernel<GemmTileArgs> {
+    match tile {
+        Tile::Matrix { form: Form::Nn, .. } => &GEMM_MATRIX_NN,
+        Tile::Matrix { form: Form::Nt, .. } => &GEMM_MATRIX_NT,
+        Tile::Matrix { form: Form::Tn, .. } => &GEMM_MATRIX_TN,
+        Tile::Square128 => &GEMM_TILE128,
+        Tile::Square64 => &GEMM_TILE64,
+        Tile::Skinny => &GEMM_SKINNY,
+    }
+}
+
+impl Engine {
+    /// Runs the tile kernel, and the second pass where k is split.
+    pub(super) fn tiles(&self, q: &Product, tile: Tile, splits: usize) -> Result<()> {
+        if tile == Tile::Skinny && q.e.m > SKINNY {
+            return self.tiles(&q.swapped(), tile, splits);
+        }
+        let e = q.e;
+        // Whole steps of any tile, so that 16-byte loads stay aligned.
+        let per = e.k.div_ceil(splits).next_multiple_of(32);
+        let splits = e.k.div_ceil(per);
+        let blocks = tile.blocks(e).saturating_mul(splits);
+        if blocks > i32::MAX as usize && e.batch > 1 {
+            let half = e.batch / 2;
+            self.tiles(&q.batches(0, half), tile, splits)?;
+            return self.tiles(&q.batches(half, e.batch - half), tile, splits);
+        }
+        let part = (splits > 1).then(|| self.scratch(q.real(), splits * e.batch * e.m * e.n)).transpose()?;
+        let view = part.as_ref().map(|p| p.view());
+        let [sc, sr, sv, sy, sz] = q.outer_dims();
+        let args = GemmTileArgs {
+            a: q.a.arg(),
+            b: q.b.arg(),
+            c: Product::opt(q.c),
+            bias: Product::opt(q.bias),
+            residual: Product::opt(q.residual),
+            scale: Product::opt(q.scale),
+            y: q.y.arg(),
+            z: Product::opt(q.z),
+            part: self.arg_opt(view.as_ref()),
+            size: q.size(splits, per),
+            sa: q.a.side(e.m, e.k, q.dtype),
+            sb: q.b.transposed().side(e.n, e.k, q.dtype),
+            sc,
+            sr,
+            sv,
+            sy,
+            sz,
+            alpha: q.alpha,
+            beta: q.beta,
+            act: q.act.0,
+            p: q.act.1,
+        };
+        let grid = match tile {
+            Tile::Matrix { local, .. } => Grid::BlocksWithLocal([blocks, 1, 1], local),
+            _ => Grid::Blocks([blocks, 1, 1]),
+        };
+        self.launch(tile_kernel(tile), q.dtype, q.op(), grid, &args)?;
+        match view {
+            Some(part) => self.finish(q, Some(&MatrixOperand::packed(&part, e)), splits, q.alpha),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs the kernel of warps of different work.
+    pub(super) fn specialized(&self, q: &Product, form: Form, grid: Grid) -> Result<()> {
+        let (e, [a_columns, b_columns]) = (q.e, [form == Form::Tn, form == Form::Nt]);
+        let batches = |t: MatrixOperand| if t.steps[2] == 0 { 1 } else { e.batch };
+        let (ab, bb) = (batches(q.a), batches(q.b));
+        let (ai, ao) = if a_columns { (e.m, e.k) } else { (e.k, e.m) };
+        let (bi, bo) = if b_columns { (e.k, e.n) } else { (e.n, e.k) };
+        let places = |t: Option<MatrixOperand>| t.map_or([0; 2], |t| [t.steps[0], t.steps[2]]);
+        let args = GemmSpecializedArgs {
+            a: q.a.map(ai, ao, ab, a_columns),
+            b: q.b.map(bi, bo, bb, b_columns),
+            c: Product::opt(q.c),
+            bias: Product::opt(q.bias),
+            residual: Product::opt(q.residual),
+            scale: Product::opt(q.scale),
+            y: q.y.arg(),
+            z: Product::opt(q.z),
+            size: dims([e.m, e.n, e.k, e.batch, usize::from(ab > 1), usize::from(bb > 1), 0]),
+            steps: dims([q.c, q.residual, Some(q.y), q.z].into_iter().flat_map(places)),
+            alpha: q.alpha,
+            beta: q.beta,
+            p: q.act.1,
+            act: q.act.0,
+        };
+        let kernel = match form {
+            Form::Nn => &GEMM_SPECIALIZED_NN,
+            Form::Nt => &GEMM_SPECIALIZED_NT,
+            Form::Tn => &GEMM_SPECIALIZED_TN,
+        };
+        self.launch(kernel, q.dtype, q.op(), grid, &args)
+    }
+
+    /// Adds `splits` contiguous partial results and applies the epilogue.
+    pub(crate) fn finish(
+        &self,
+        q: &Product,
+        part: Option<&MatrixOperand>,
+        splits: usize,
+        alpha: f64,
+    ) -> Result<()> {
+        let e = q.e;
+        let [sc, sr, sv, sy, sz] = q.outer_dims();
+        // Threads that share the splits of a result.
+        let lanes = pow2(splits.div_ceil(8), 32);
+        let args = GemmFinishArgs {
+            part: Product::opt(part.copied()),
+            c: Product::opt(q.c),
+            bias: Product::opt(q.bias),
+            residual: Product::opt(q.residual),
+            scale: Product::opt(q.scale),
+            y: q.y.arg(),
+            z: Product::opt(q.z),
+            size: q.size(splits, lanes),
+            sc,
+            sr,
+            sv,
+            sy,
+            sz,
+            alpha,
+            beta: q.beta,
+            act: q.act.0,
+            p: q.act.1,
+        };
+        let blocks = (e.batch * e.m * e.n.div_ceil(4)).div_ceil(LANES / lanes);
+        self.launch(
+            &GEMM_FINISH,
+            q.dtype,
+            q.op(),
+            Grid::Blocks([blocks.min(self.target_blocks() * 8), 1, 1]),
+            &args,
+        )
+    }
+}

@@ -1,0 +1,241 @@
+//! A product and its operands in device memory, as kernels take them.
+
+use super::plan::{Form, GemmProblem};
+use crate::buffer::View;
+use crate::driver::{DimsArg, Ptr, RawMem, TensorMap};
+use crate::dtype::DType;
+use crate::engine::blas::BlasAnswer;
+use crate::engine::launch::{aligned16, dims};
+use crate::error::Result;
+use crate::ops::gemm::*;
+use crate::spec::gemm::OUTPUTS;
+
+/// An operand in device memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MatrixOperand {
+    pub(crate) mem: (RawMem, u64),
+    /// Whether the first element lies at a multiple of 16 bytes.
+    pub(crate) aligned: bool,
+    /// Strides by row, column and batch.
+    pub(crate) steps: [usize; 3],
+}
+
+impl MatrixOperand {
+    pub(super) fn new(v: &View<'_>, steps: [usize; 3]) -> Self {
+        let at = (v.layout().offset() * v.dtype().size()) as u64;
+        // Operands were checked to be this device's, so there is memory.
+        MatrixOperand { mem: (v.block().raw().unwrap_or(RawMem(0)), at), aligned: aligned16(v), steps }
+    }
+
+    /// A vector along rows or columns.
+    pub(super) fn vector(v: &View<'_>, axis: GemmAxis) -> Self {
+        let [r, c] = vector_steps(v, axis);
+        MatrixOperand::new(v, [r, c, 0])
+    }
+
+    /// Contiguous matrices.
+    pub(crate) fn packed(v: &View<'_>, e: Extents) -> Self {
+        MatrixOperand::new(v, [e.n, 1, e.m * e.n])
+    }
+
+    pub(super) fn transposed(self) -> Self {
+        let [r, c, b] = self.steps;
+        MatrixOperand { steps: [c, r, b], ..self }
+    }
+
+    /// The part from batch number `b` on.
+    fn at_batch(self, b: usize, dtype: DType) -> Self {
+        let bytes = (b * self.steps[2] * dtype.size()) as u64;
+        let aligned = self.aligned && bytes.is_multiple_of(16);
+        MatrixOperand { mem: (self.mem.0, self.mem.1 + bytes), aligned, ..self }
+    }
+
+    pub(crate) fn arg(self) -> Ptr {
+        Ptr(Some(self.mem))
+    }
+
+    pub(super) fn dims(self) -> DimsArg {
+        dims(self.steps)
+    }
+
+    /// Dims parameter of A (rows of `rows`) or, transposed, of B, with the direction and width of its loads.
+    pub(super) fn side(self, rows: usize, k: usize, dtype: DType) -> DimsArg {
+        let ([r, s, b], w) = (self.steps, 16 / dtype.size());
+        let along = (s == 1 && k > 1) || (r != 1 && s <= r);
+        let (inner, outer, lines) = if along { (s, r, rows) } else { (r, s, k) };
+        let wide =
+            self.aligned && inner == 1 && (lines == 1 || outer.is_multiple_of(w)) && b.is_multiple_of(w);
+        dims([r, s, b, along as usize, wide as usize])
+    }
+
+    /// The map of `batch` matrices of 16-bit numbers whose `outer` rows (or columns, `by_columns`) have `inner` numbers each.
+    pub(super) fn map(self, inner: usize, outer: usize, batch: usize, by_columns: bool) -> TensorMap {
+        let [r, c, b] = self.steps;
+        let step = if by_columns { c } else { r };
+        // A step along an axis of one matrix is not used; it must be a multiple of 16 bytes nevertheless.
+        let batch_step = if batch > 1 { b } else { step.max(8) };
+        TensorMap {
+            place: self.mem,
+            shape: [inner, outer, batch].map(|n| n as u64),
+            strides: [step.max(8), batch_step].map(|n| 2 * n as u64),
+        }
+    }
+
+    /// Whether a vector lies along rows of a result.
+    fn along_rows(self) -> bool {
+        self.steps[0] == 0 && self.steps[1] == 1
+    }
+
+    /// Whether runs of four columns can be stored at once.
+    pub(super) fn wide_rows(self, m: usize) -> bool {
+        let [r, c, b] = self.steps;
+        self.aligned && c == 1 && (m == 1 || r.is_multiple_of(4)) && b.is_multiple_of(4)
+    }
+}
+
+/// Y = act(scale * alpha * A B + beta * C + bias + residual), all transposes folded into strides.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Product {
+    pub(crate) e: Extents,
+    pub(crate) dtype: DType,
+    /// Type of C, residual, Y and Z.
+    pub(crate) out: DType,
+    pub(crate) a: MatrixOperand,
+    pub(crate) b: MatrixOperand,
+    pub(crate) c: Option<MatrixOperand>,
+    pub(crate) bias: Option<MatrixOperand>,
+    pub(crate) scale: Option<MatrixOperand>,
+    pub(crate) residual: Option<MatrixOperand>,
+    pub(crate) y: MatrixOperand,
+    pub(crate) z: Option<MatrixOperand>,
+    pub(crate) alpha: f64,
+    pub(crate) beta: f64,
+    /// Number and parameter of the activation.
+    pub(crate) act: (i32, f64),
+    pub(crate) tf32: bool,
+}
+
+impl Product {
+    /// Y = alpha A B + beta Y.
+    pub(crate) fn plain(
+        p: &Gemm,
+        e: Extents,
+        dtype: DType,
+        a: MatrixOperand,
+        b: MatrixOperand,
+        (y, out): (MatrixOperand, DType),
+        beta: f64,
+    ) -> Self {
+        Product {
+            e,
+            dtype,
+            out,
+            a,
+            b,
+            c: (beta != 0.0).then_some(y),
+            bias: None,
+            scale: None,
+            residual: None,
+            y,
+            z: None,
+            alpha: p.alpha,
+            beta,
+            act: (0, 0.0),
+            tf32: p.precision == Precision::Tf32,
+        }
+    }
+
+    /// The same product as Yᵀ = Bᵀ Aᵀ.
+    pub(crate) fn swapped(&self) -> Self {
+        let t = |t: Option<MatrixOperand>| t.map(MatrixOperand::transposed);
+        Product {
+            e: Extents { m: self.e.n, n: self.e.m, ..self.e },
+            a: self.b.transposed(),
+            b: self.a.transposed(),
+            c: t(self.c),
+            bias: t(self.bias),
+            scale: t(self.scale),
+            residual: t(self.residual),
+            y: self.y.transposed(),
+            z: t(self.z),
+            ..*self
+        }
+    }
+
+    /// `count` batches from number `first` on.
+    pub(super) fn batches(&self, first: usize, count: usize) -> Self {
+        let (of, out) = (self.dtype, self.out);
+        Product {
+            e: Extents { batch: count, ..self.e },
+            a: self.a.at_batch(first, of),
+            b: self.b.at_batch(first, of),
+            c: self.c.map(|t| t.at_batch(first, out)),
+            residual: self.residual.map(|t| t.at_batch(first, out)),
+            y: self.y.at_batch(first, out),
+            z: self.z.map(|t| t.at_batch(first, out)),
+            ..*self
+        }
+    }
+
+    /// What decides how it runs.
+    pub(super) fn problem<'a>(&self, vendor: &'a BlasAnswer) -> GemmProblem<'a> {
+        let vendor = vendor.as_ref().map(|_| ()).map_err(|why| why.as_ref());
+        let e = self.e;
+        let results = [self.c, self.residual, Some(self.y), self.z].into_iter().flatten();
+        let vectors = [self.bias, self.scale].into_iter().flatten();
+        let rows = e.n.is_multiple_of(4)
+            && results.into_iter().all(|t| t.wide_rows(e.m))
+            && vectors.into_iter().all(MatrixOperand::along_rows);
+        GemmProblem { e, dtype: self.dtype, tf32: self.tf32, vendor, form: self.form(), rows }
+    }
+
+    /// How the operands lie in memory, or why kernels for matrix cores do not take them: these copy items of 16 bytes of one row.
+    fn form(&self) -> Result<Form, &'static str> {
+        if !matches!(self.dtype, DType::F16 | DType::Bf16) {
+            return Err("operands are neither f16 nor bf16");
+        }
+        let (e, [ar, ac, ab], [br, bc, bb]) = (self.e, self.a.steps, self.b.steps);
+        let items = |inner: usize, step: usize, batch: usize| {
+            [inner, step, if e.batch > 1 { batch } else { 0 }].into_iter().all(|n| n.is_multiple_of(8))
+        };
+        let (a_rows, a_columns) = (ac == 1 && items(e.k, ar, ab), ar == 1 && items(e.m, ac, ab));
+        let (b_rows, b_columns) = (bc == 1 && items(e.n, br, bb), br == 1 && items(e.k, bc, bb));
+        match self.a.aligned && self.b.aligned {
+            true if a_rows && b_rows => Ok(Form::Nn),
+            true if a_rows && b_columns => Ok(Form::Nt),
+            true if a_columns && b_rows => Ok(Form::Tn),
+            true if a_columns && b_columns => Err("both operands are transposed"),
+            _ => Err("rows of an operand are no whole items of 16 bytes at multiples of 16 bytes"),
+        }
+    }
+
+    /// Type of the accumulators.
+    pub(crate) fn real(&self) -> DType {
+        self.dtype.accumulator()
+    }
+
+    /// Value of `GK_OP`.
+    pub(super) fn op(&self) -> &'static str {
+        OUTPUTS[(self.out != self.dtype) as usize]
+    }
+
+    pub(super) fn opt(t: Option<MatrixOperand>) -> Ptr {
+        t.map_or(Ptr::NULL, MatrixOperand::arg)
+    }
+
+    /// Dims parameters of C, residual, vectors, Y and Z.
+    pub(super) fn outer_dims(&self) -> [DimsArg; 5] {
+        let d = |t: Option<MatrixOperand>| dims(t.map_or([0; 3], |t| t.steps));
+        let v = |t: Option<MatrixOperand>| t.map_or([0; 2], |t| [t.steps[0], t.steps[1]]);
+        let ([b0, b1], [s0, s1]) = (v(self.bias), v(self.scale));
+        [d(self.c), d(self.residual), dims([b0, b1, s0, s1]), self.y.dims(), d(self.z)]
+    }
+
+    pub(super) fn size(&self, splits: usize, per: usize) -> DimsArg {
+        let e = self.e;
+        let wide = self.y.wide_rows(e.m) as usize
+            + 2 * self.z.is_some_and(|z| z.wide_rows(e.m)) as usize
+            + 4 * e.n.is_multiple_of(4) as usize;
+        dims([e.m, e.n, e.k, e.batch, splits, per, wide])
+    }
+}
