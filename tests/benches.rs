@@ -109,7 +109,7 @@ fn launches(caps: Caps) -> BTreeSet<String> {
 }
 
 /// Kernels that prepare operands of a vendor's library alone.
-const BESIDE_LIBRARIES: &[&str] = &["gemm_repitch"];
+const BESIDE_LIBRARIES: &[&str] = &["gemm_repitch", "gemm_parts"];
 
 /// Which kernels an operation launches depends on what the device is, so several are asked.
 #[test]

@@ -19,7 +19,7 @@ pub enum CaseError {
 
 type Result<T, E = CaseError> = std::result::Result<T, E>;
 
-/// A JSON object with `id`, `op`, the sizes of the operation, and optionally `dtype` and `tf32`.
+/// A JSON object with `id`, `op`, the sizes of the operation, and optionally `dtype`, `tf32` and `tf32x3`.
 #[derive(Debug)]
 pub struct Case {
     id: String,
@@ -128,9 +128,13 @@ impl Case {
         known.ok_or_else(|| self.unexpected("dtype", "f32, f16, bf16 or f64"))
     }
 
-    /// Arithmetic of f32 products: TF32 if the case says so.
+    /// Arithmetic of f32 products: TF32 or three products in TF32 if the case says so.
     pub fn precision(&self) -> Precision {
-        if self.flag("tf32") { Precision::Tf32 } else { Precision::Ieee }
+        match (self.flag("tf32"), self.flag("tf32x3")) {
+            (true, _) => Precision::Tf32,
+            (_, true) => Precision::Tf32x3,
+            _ => Precision::Ieee,
+        }
     }
 }
 

@@ -103,6 +103,10 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let s = cx.side();
         product(cx, dt, Gemm::new(), [1, s, s, s])
     }),
+    problem("gemm", "tf32x3", F32, |cx, dt| {
+        let s = cx.side();
+        product(cx, dt, Gemm::new().precision(Precision::Tf32x3), [1, s, s, s])
+    }),
     problem("gemm", "linear_bias_gelu", F32_BF16, |cx, dt| {
         Linear::square(cx, Activation::Gelu).forward(cx, dt)
     }),

@@ -56,7 +56,7 @@ const ABSENT: &[&str] = &[
 ];
 
 /// Kernels that prepare operands of a vendor's library alone. A test of the engine has them.
-const BESIDE_LIBRARIES: &[&str] = &["gemm_repitch"];
+const BESIDE_LIBRARIES: &[&str] = &["gemm_repitch", "gemm_parts"];
 
 /// A device that records what is launched.
 struct Device {

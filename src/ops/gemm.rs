@@ -15,6 +15,10 @@ pub enum Precision {
     Ieee,
     /// f32 operands may be rounded to TF32 (10-bit mantissa) where the device has it.
     Tf32,
+    /// Products of f32 operands may be made of three products in TF32, of operands that are sums of two such numbers each (Ootomo and Yokota, 2022), where a
+    /// vendor's library has TF32: matrices then take 1.5 times their memory besides, infinite operands give NaN, and errors are those of f32 but for sums on
+    /// matrix cores, which are rounded towards zero. Convolutions multiply in full f32.
+    Tf32x3,
 }
 
 /// Which axis of the result a vector belongs to.

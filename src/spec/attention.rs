@@ -4,3 +4,6 @@
 pub(crate) const HEAD_WIDTHS: &[&str] = &["gk_head64", "gk_head128"];
 /// On matrix cores: columns of a head that tiles have room for, and whether all rules of the scores apply, or a factor and a window alone.
 pub(crate) const MATRIX_HEADS: &[&str] = &["gk_head64", "gk_head128", "gk_head64_rules", "gk_head128_rules"];
+
+/// Columns of a head in decoding on matrix cores.
+pub(crate) const DECODE_WIDTHS: &[&str] = &["gk_decode64", "gk_decode128"];

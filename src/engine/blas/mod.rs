@@ -15,7 +15,7 @@ use crate::cpu::{HostElement, with_dtype};
 use crate::driver::{BlasAct, BlasProblem, VendorBlas};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::gemm::Extents;
+use crate::ops::gemm::{Extents, Precision};
 use crate::spec::kernels::elementwise::{UNARY_FLAT, UnaryFlatArgs};
 
 /// The library's part in a product.
@@ -64,7 +64,7 @@ const RELU: u8 = 8;
 const GELU: u8 = 16;
 
 /// Whether a matrix must be taken as transposed to be row-major, and its row stride; `None` if neither axis is dense.
-fn major(t: MatrixOperand, rows: usize, cols: usize) -> Option<(bool, usize)> {
+pub(crate) fn major(t: MatrixOperand, rows: usize, cols: usize) -> Option<(bool, usize)> {
     let [r, c, _] = t.steps;
     if (c == 1 || cols == 1) && (rows == 1 || r >= cols) {
         return Some((false, if rows == 1 { cols } else { r }));
@@ -139,7 +139,7 @@ impl Engine {
             batch_stride: [steps(q.a), steps(q.b), steps(q.y), steps(q.y)],
             dtype: q.dtype,
             out_dtype: q.out,
-            tf32: q.tf32,
+            tf32: q.precision == Precision::Tf32,
             bias: q.bias.is_some(),
             act: BlasAct::Identity,
         };
@@ -330,7 +330,7 @@ impl Engine {
             alpha: 1.0,
             beta: 0.0,
             act: (0, 0.0),
-            tf32: false,
+            precision: Precision::Ieee,
         };
         let read = || -> Result<Vec<f64>> {
             with_dtype!(out, T => Ok(self.download::<T>(y.view())?.into_iter().map(HostElement::to_f64).collect()))

@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::engine::launch::Grid;
 use crate::engine::ops::gemm::product::{MatrixOperand, Product};
 use crate::error::Result;
-use crate::ops::gemm::Extents;
+use crate::ops::gemm::{Extents, Precision};
 use crate::spec::kernels::gemm::{GEMM_REPITCH, GemmRepitchArgs};
 
 /// Multiplications from which on copies are worth their time.
@@ -52,7 +52,7 @@ fn packed([rows, cols]: [usize; 2], transposed: bool) -> MatrixOperand {
 /// are dense.
 pub(super) fn padded(q: &Product) -> Option<(Padding, Product)> {
     let Extents { batch, m, n, k } = q.e;
-    let per_item = match (q.dtype, q.tf32) {
+    let per_item = match (q.dtype, q.precision == Precision::Tf32) {
         (DType::F16 | DType::Bf16, _) => 8,
         (DType::F32, true) => 4,
         _ => return None,
@@ -193,7 +193,7 @@ mod tests {
     fn other_products_are_left_as_they_are() {
         let odd = [8192, 50_257, 768];
         assert!(padded(&linear(DType::F32, odd, 0.0)).is_none());
-        assert!(padded(&Product { tf32: true, ..linear(DType::F32, odd, 0.0) }).is_some());
+        assert!(padded(&Product { precision: Precision::Tf32, ..linear(DType::F32, odd, 0.0) }).is_some());
         assert!(padded(&linear(DType::F16, [8192, 50_264, 768], 0.0)).is_none());
         assert!(padded(&linear(DType::F16, [64, 50_257, 768], 0.0)).is_none());
         assert!(padded(&linear(DType::F16, [257, 513, 511], 0.0)).is_none());

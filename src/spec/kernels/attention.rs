@@ -1,7 +1,7 @@
 //! Kernels of `kernels/common/attention`.
 // Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
 
-use crate::spec::attention::{HEAD_WIDTHS, MATRIX_HEADS};
+use crate::spec::attention::{DECODE_WIDTHS, HEAD_WIDTHS, MATRIX_HEADS};
 use crate::spec::{FLOATS, FLOATS64, HALVES, kernel_args, kernel_table};
 
 kernel_args! {
@@ -177,6 +177,29 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `decode_matrix`.
+    DecodeMatrixArgs {
+        q: In("gk_t"),
+        k: In("gk_t"),
+        v: In("gk_t"),
+        table: In("int"),
+        lens: In("int"),
+        cu: In("int"),
+        o: Out("gk_t"),
+        lse: Out("gk_f"),
+        part: Out("gk_f"),
+        err: Out("int"),
+        size: Dims,
+        sequences: I64,
+        heads: I32,
+        tiles: I32,
+        splits: I32,
+        scale: Real,
+        code: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `rope`.
     RopeArgs {
         x: In("gk_t"),
@@ -291,6 +314,7 @@ kernel_table! {
     DECODE_ONE: DecodeArgs = "attention/decode.c" "decode_one" [(FLOATS64, &[])];
     DECODE_COMBINE: DecodeCombineArgs = "attention/decode.c" "decode_combine" [(FLOATS64, &[])];
     CACHE_APPEND: CacheAppendArgs = "attention/decode.c" "cache_append" [(FLOATS64, &[])];
+    DECODE_MATRIX: DecodeMatrixArgs = "attention/decode_matrix.c" "decode_matrix" [(HALVES, DECODE_WIDTHS)];
     ATTENTION_FWD_MATRIX: AttentionFwdArgs = "attention/matrix.c" "attention_fwd_matrix" [(FLOATS, MATRIX_HEADS)];
     ATTENTION_DKV_MATRIX: AttentionDkvArgs = "attention/matrix_backward.c" "attention_dkv_matrix" [(FLOATS, MATRIX_HEADS)];
     ATTENTION_DQ_MATRIX: AttentionDqArgs = "attention/matrix_backward.c" "attention_dq_matrix" [(FLOATS, MATRIX_HEADS)];

@@ -2,7 +2,7 @@
 // Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
 
 use crate::spec::gemm::OUTPUTS;
-use crate::spec::{FLOATS, FLOATS64, HALVES, kernel_args, kernel_table};
+use crate::spec::{F32, FLOATS, FLOATS64, HALVES, kernel_args, kernel_table};
 
 kernel_args! {
     /// Arguments of `gemm_tile128`, `gemm_tile64`, `gemm_skinny`, `gemm_matrix_nn`, `gemm_matrix_nt`, `gemm_matrix_tn`.
@@ -113,6 +113,22 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `gemm_parts`.
+    GemmPartsArgs {
+        x: In("gk_t"),
+        y: Out("gk_t"),
+        n: I64,
+        outer: I64,
+        inner: I64,
+        ldx: I64,
+        batch_step: I64,
+        row: I64,
+        part: I64,
+        of_b: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `gemm_ragged`, `gemm_ragged_by_group`.
     GemmRaggedArgs {
         a: In("gk_t"),
@@ -204,6 +220,7 @@ kernel_table! {
     GEMM_RAGGED_SPECIALIZED_NT: GemmRaggedSpecializedArgs = "gemm/matrix_specialized.c" "gemm_ragged_specialized_nt" [(HALVES, OUTPUTS)];
     GEMM_RAGGED_BWD_SPECIALIZED: GemmRaggedSpecializedArgs = "gemm/matrix_specialized.c" "gemm_ragged_bwd_specialized" [(HALVES, OUTPUTS)];
     GEMM_REPITCH: GemmRepitchArgs = "gemm/pad.c" "gemm_repitch" [(FLOATS, &[])];
+    GEMM_PARTS: GemmPartsArgs = "gemm/parts.c" "gemm_parts" [(F32, &[])];
     GEMM_RAGGED: GemmRaggedArgs = "gemm/ragged.c" "gemm_ragged" [(FLOATS64, OUTPUTS)];
     GEMM_RAGGED_BY_GROUP: GemmRaggedArgs = "gemm/ragged.c" "gemm_ragged_by_group" [(FLOATS64, OUTPUTS)];
     GEMM_RAGGED_BWD: GemmRaggedBwdArgs = "gemm/ragged_bwd.c" "gemm_ragged_bwd" [(FLOATS64, &[])];

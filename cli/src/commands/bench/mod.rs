@@ -71,7 +71,7 @@ Examples:
   trefoil bench cases.json --backend opencl:0 --only softmax
   trefoil bench cases.json --json result.json
 
-A case is {{\"id\": .., \"op\": .., sizes, \"dtype\": \"f32\"|\"f16\"|\"bf16\", \"tf32\": true|false}}, for example
+A case is {{\"id\": .., \"op\": .., sizes, \"dtype\": \"f32\"|\"f16\"|\"bf16\", \"tf32\": true|false, \"tf32x3\": true|false}}, for example
   [{{\"id\": \"softmax_bf16\", \"op\": \"softmax\", \"rows\": 16384, \"cols\": 4096, \"dtype\": \"bf16\"}}]
 Operations:
 {}

@@ -254,7 +254,7 @@ impl Engine {
             alpha: 1.0,
             beta: 0.0,
             act: fused_act("conv", q.act)?,
-            tf32: false,
+            precision: Precision::Ieee,
         };
         self.finish(&product, Some(&packed(part)), 1, 1.0)
     }

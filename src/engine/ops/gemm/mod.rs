@@ -1,6 +1,7 @@
 //! Matrix products: one description of a product, and the kernels or the vendor library that serve it.
 
 mod launch;
+mod parts;
 mod plan;
 pub(in crate::engine) mod product;
 mod ragged;
@@ -35,12 +36,14 @@ impl Engine {
         self.tiles(q, tile, splits)
     }
 
-    /// The vendor's part in a product; it is not asked where another variant is pinned.
-    fn vendor_plan(&self, op: &'static str, q: &Product) -> BlasAnswer {
-        match self.may_take::<GemmProblem<'_>>(op, 0) {
-            true => self.blas_plan(q),
-            false => Err("another variant is pinned".into()),
-        }
+    /// The vendor's part in a product, of parts and as a whole; it is not asked where another variant is pinned.
+    fn vendor_plans(&self, op: &'static str, q: &Product) -> [BlasAnswer; 2] {
+        let ask =
+            |variant, answer: &dyn Fn() -> BlasAnswer| match self.may_take::<GemmProblem<'_>>(op, variant) {
+                true => answer(),
+                false => Err("another variant is pinned".into()),
+            };
+        [ask(0, &|| self.parts_plan(q)), ask(1, &|| self.blas_plan(q))]
     }
 
     /// Computes a product whose operands are checked.
@@ -52,8 +55,9 @@ impl Engine {
         if e.k == 0 || q.alpha == 0.0 {
             return self.finish(q, None, 0, 0.0);
         }
-        let vendor = self.vendor_plan(op, q);
-        match (self.plan(op, &q.problem(&vendor))?, vendor) {
+        let [parts, vendor] = self.vendor_plans(op, q);
+        match (self.plan(op, &q.problem([&parts, &vendor]))?, vendor) {
+            (GemmPlan::Parts, _) => self.product_of_parts(q),
             (GemmPlan::Tiles { tile, splits }, _) => self.tiles(q, tile, splits),
             (GemmPlan::Specialized(form, grid), _) => self.specialized(q, form, grid),
             (GemmPlan::Vendor, Ok(plan)) => self.blas_product(q, &plan),
@@ -66,7 +70,8 @@ impl Engine {
         let e = Extents { batch: 1, m: 1024, n: 1024, k: 1024 };
         let t = MatrixOperand { mem: (RawMem(0), 0), aligned: true, steps: [1024, 1, 0] };
         let q = Product::plain(&Gemm::new(), e, DType::F32, t, t, (t, DType::F32), 0.0);
-        self.explain_problem(op, &q.problem(&self.vendor_plan(op, &q)))
+        let [parts, vendor] = self.vendor_plans(op, &q);
+        self.explain_problem(op, &q.problem([&parts, &vendor]))
     }
 
     /// Sum over the batches of alpha A B into one matrix.
@@ -97,7 +102,8 @@ impl Engine {
         if e.batch == 0 || e.m == 0 || e.n == 0 || e.k == 0 || q.alpha == 0.0 {
             return Ok(());
         }
-        self.plan(op, &q.problem(&self.vendor_plan(op, q))).map(|_| ())
+        let [parts, vendor] = self.vendor_plans(op, q);
+        self.plan(op, &q.problem([&parts, &vendor])).map(|_| ())
     }
 
     /// A gradient as a product, summed over the batch with `sum`.
@@ -146,7 +152,7 @@ impl GemmOps for Engine {
             alpha: p.alpha,
             beta: p.beta,
             act: fused_act(op, p.act)?,
-            tf32: p.precision == Precision::Tf32,
+            precision: p.precision,
         };
         self.product(op, &q)?;
         match io.colsum {

@@ -32,6 +32,8 @@ pub(crate) struct GemmProblem<'a> {
     /// Type of A and B.
     pub(crate) dtype: DType,
     pub(crate) tf32: bool,
+    /// Whether the vendor's library takes the product of the operands' parts in TF32, or why not.
+    pub(crate) parts: Result<(), &'a str>,
     /// Whether the vendor's library takes it, or why not.
     pub(crate) vendor: Result<(), &'a str>,
     /// How its operands lie in memory, or why kernels for matrix cores do not take them.
@@ -57,6 +59,8 @@ pub(crate) enum Tile {
 /// How it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GemmPlan {
+    /// By the vendor's library, from the parts of its operands in TF32.
+    Parts,
     /// By the vendor's library.
     Vendor,
     /// On matrix cores by warps of different work.
@@ -184,6 +188,7 @@ impl Problem for GemmProblem<'_> {
     type Plan = GemmPlan;
 
     const VARIANTS: &'static [Variant] = &[
+        Variant { name: "cublaslt_tf32x3", source: "kernels/common/gemm/parts.c" },
         Variant { name: "cublaslt", source: "vendor library" },
         Variant { name: "warp_specialized", source: "kernels/common/gemm/matrix_specialized.c" },
         Variant { name: "matrix_cores", source: "kernels/common/gemm/matrix.c" },
@@ -198,15 +203,16 @@ impl Problem for GemmProblem<'_> {
         let e = self.e;
         let (tile, splits) = tiling(e, self.dtype, caps);
         let (tile, splits) = match variant {
-            0 => return self.vendor(),
-            1 => return self.specialized(caps),
-            2 => return self.matrix_cores(caps),
-            3 => (tile, splits),
-            4 if self.dtype == DType::F64 => return Err("f64 has no tile of this size".into()),
-            4 => (Tile::Square128, 1),
-            5 => (Tile::Square64, 1),
-            6 if e.m.min(e.n) > SKINNY => return Err("both M and N are above 16".into()),
-            6 => (Tile::Skinny, splits),
+            0 => return self.parts.map(|()| GemmPlan::Parts).map_err(|why| why.to_string().into()),
+            1 => return self.vendor(),
+            2 => return self.specialized(caps),
+            3 => return self.matrix_cores(caps),
+            4 => (tile, splits),
+            5 if self.dtype == DType::F64 => return Err("f64 has no tile of this size".into()),
+            5 => (Tile::Square128, 1),
+            6 => (Tile::Square64, 1),
+            7 if e.m.min(e.n) > SKINNY => return Err("both M and N are above 16".into()),
+            7 => (Tile::Skinny, splits),
             _ if e.k < 64 => return Err("K is below 64".into()),
             _ => (Tile::Square64, splits.max(2)),
         };
@@ -218,9 +224,11 @@ impl Problem for GemmProblem<'_> {
         // Few rows or columns leave most of a tile empty.
         let whole = e.m.min(e.n) > SKINNY;
         match variant {
+            // An element is split once and used as often as the other operand has rows.
+            0 => e.m.min(e.n).min(e.k) >= 256,
             // A block has all of k: too few blocks for the device are slower than tiles with k split.
-            1 => whole && 2 * Tile::Square128.blocks(e) >= caps.compute_units as usize,
-            2 => whole && caps.matrix_cores,
+            2 => whole && 2 * Tile::Square128.blocks(e) >= caps.compute_units as usize,
+            3 => whole && caps.matrix_cores,
             _ => true,
         }
     }
@@ -241,6 +249,7 @@ mod tests {
             e,
             dtype: DType::F32,
             tf32: false,
+            parts: Err("no vendor library was found"),
             vendor: Err("no vendor library was found"),
             form: Err("f32"),
             rows: true,
@@ -251,26 +260,35 @@ mod tests {
     fn tiles_and_splits_fill_the_device() {
         let (gpu, cpu) = (gpu(), cpu());
         let tiles = |tile, splits| Ok(GemmPlan::Tiles { tile, splits });
-        assert_eq!(problem(4096, 4096, 4096).plan(3, &gpu), tiles(Tile::Square128, 1));
-        assert_eq!(problem(512, 512, 512).plan(3, &gpu), tiles(Tile::Square64, 4));
-        assert_eq!(problem(64, 64, 1 << 20).plan(3, &gpu), tiles(Tile::Square64, 264));
-        assert_eq!(problem(16, 4096, 4096).plan(3, &gpu), tiles(Tile::Skinny, 32));
-        assert_eq!(problem(4096, 16, 4096).plan(3, &gpu), tiles(Tile::Skinny, 32));
-        assert_eq!(problem(16, 4096, 4096).plan(3, &cpu), tiles(Tile::Square64, 1));
-        assert_eq!(problem(512, 512, 512).plan(3, &cpu), tiles(Tile::Square128, 1));
+        assert_eq!(problem(4096, 4096, 4096).plan(4, &gpu), tiles(Tile::Square128, 1));
+        assert_eq!(problem(512, 512, 512).plan(4, &gpu), tiles(Tile::Square64, 4));
+        assert_eq!(problem(64, 64, 1 << 20).plan(4, &gpu), tiles(Tile::Square64, 264));
+        assert_eq!(problem(16, 4096, 4096).plan(4, &gpu), tiles(Tile::Skinny, 32));
+        assert_eq!(problem(4096, 16, 4096).plan(4, &gpu), tiles(Tile::Skinny, 32));
+        assert_eq!(problem(16, 4096, 4096).plan(4, &cpu), tiles(Tile::Square64, 1));
+        assert_eq!(problem(512, 512, 512).plan(4, &cpu), tiles(Tile::Square128, 1));
         let double = GemmProblem { dtype: DType::F64, ..problem(4096, 4096, 64) };
-        assert_eq!(double.plan(3, &gpu), tiles(Tile::Square64, 1));
+        assert_eq!(double.plan(4, &gpu), tiles(Tile::Square64, 1));
     }
 
     #[test]
     fn the_vendor_library_comes_first_but_for_thin_products() {
         let gpu = gpu();
         let taken = |p: GemmProblem<'static>| GemmProblem { vendor: Ok(()), ..p };
-        assert_eq!(taken(problem(1024, 1024, 1024)).plan(0, &gpu), Ok(GemmPlan::Vendor));
-        assert!(problem(1024, 1024, 1024).plan(0, &gpu).is_err_and(|e| e.contains("no vendor library")));
+        assert_eq!(taken(problem(1024, 1024, 1024)).plan(1, &gpu), Ok(GemmPlan::Vendor));
+        assert!(problem(1024, 1024, 1024).plan(1, &gpu).is_err_and(|e| e.contains("no vendor library")));
         let thin = taken(problem(16, 4096, 4096));
-        assert!(thin.plan(0, &gpu).is_err_and(|e| e.contains("skinny")));
-        assert_eq!(GemmProblem { tf32: true, ..thin }.plan(0, &gpu), Ok(GemmPlan::Vendor));
+        assert!(thin.plan(1, &gpu).is_err_and(|e| e.contains("skinny")));
+        assert_eq!(GemmProblem { tf32: true, ..thin }.plan(1, &gpu), Ok(GemmPlan::Vendor));
+    }
+
+    #[test]
+    fn parts_serve_large_products_that_ask_for_them() {
+        let asked = |n| GemmProblem { parts: Ok(()), vendor: Ok(()), ..problem(n, n, n) };
+        assert_eq!(chosen(&asked(1024), &gpu()), "cublaslt_tf32x3");
+        assert_eq!(asked(128).plan(0, &gpu()), Ok(GemmPlan::Parts));
+        assert_eq!(chosen(&asked(128), &gpu()), "cublaslt");
+        assert!(problem(1024, 1024, 1024).plan(0, &gpu()).is_err());
     }
 
     #[test]
@@ -278,11 +296,11 @@ mod tests {
         let gpu = gpu();
         let p = problem(128, 128, 32);
         let double = GemmProblem { dtype: DType::F64, ..p };
-        assert!(double.plan(4, &gpu).is_err_and(|e| e.contains("f64")));
-        assert!(p.plan(6, &gpu).is_err_and(|e| e.contains("above 16")));
-        assert!(p.plan(7, &gpu).is_err_and(|e| e.contains("below 64")));
+        assert!(double.plan(5, &gpu).is_err_and(|e| e.contains("f64")));
+        assert!(p.plan(7, &gpu).is_err_and(|e| e.contains("above 16")));
+        assert!(p.plan(8, &gpu).is_err_and(|e| e.contains("below 64")));
         let split = GemmPlan::Tiles { tile: Tile::Square64, splits: 2 };
-        assert_eq!(problem(128, 128, 64).plan(7, &gpu), Ok(split));
+        assert_eq!(problem(128, 128, 64).plan(8, &gpu), Ok(split));
     }
 
     #[test]
@@ -298,19 +316,19 @@ mod tests {
         let large = half(4096, 4096, 4096);
         assert_eq!(chosen(&large, &hopper), "warp_specialized");
         let grid = Grid::BlocksOf { blocks: 132, threads: 384, local: 224 << 10 };
-        assert_eq!(large.plan(1, &hopper), Ok(GemmPlan::Specialized(Form::Nt, grid)));
+        assert_eq!(large.plan(2, &hopper), Ok(GemmPlan::Specialized(Form::Nt, grid)));
         // 3 x 2 tiles are three pairs, and too few for the device.
         let few = Grid::BlocksOf { blocks: 6, threads: 384, local: 224 << 10 };
-        assert_eq!(half(300, 200, 64).plan(1, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));
+        assert_eq!(half(300, 200, 64).plan(2, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));
         assert_eq!(chosen(&half(300, 200, 64), &hopper), "matrix_cores");
         let tile = |columns, local| Tile::Matrix { form: Form::Nt, columns, local };
         let split = GemmPlan::Tiles { tile: tile(128, 96 << 10), splits: 33 };
-        assert_eq!(half(256, 512, 1 << 16).plan(2, &hopper), Ok(split));
+        assert_eq!(half(256, 512, 1 << 16).plan(3, &hopper), Ok(split));
         assert_eq!(chosen(&GemmProblem { rows: false, ..large }, &hopper), "matrix_cores");
         assert_eq!(chosen(&large, &Caps { tensor_maps: false, ..hopper.clone() }), "matrix_cores");
         let short = Caps { shared_bytes: 48 << 10, ..hopper.clone() };
         let narrow = GemmPlan::Tiles { tile: tile(64, 48 << 10), splits: 1 };
-        assert_eq!((chosen(&large, &short), large.plan(2, &short)), ("matrix_cores", Ok(narrow)));
+        assert_eq!((chosen(&large, &short), large.plan(3, &short)), ("matrix_cores", Ok(narrow)));
         assert_eq!(chosen(&large, &Caps { shared_bytes: 32 << 10, ..hopper.clone() }), PORTABLE);
         assert_eq!(chosen(&large, &gpu()), PORTABLE);
         assert_eq!(chosen(&half(16, 4096, 4096), &hopper), PORTABLE);

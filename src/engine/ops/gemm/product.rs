@@ -112,7 +112,7 @@ pub(crate) struct Product {
     pub(crate) beta: f64,
     /// Number and parameter of the activation.
     pub(crate) act: (i32, f64),
-    pub(crate) tf32: bool,
+    pub(crate) precision: Precision,
 }
 
 impl Product {
@@ -141,7 +141,7 @@ impl Product {
             alpha: p.alpha,
             beta,
             act: (0, 0.0),
-            tf32: p.precision == Precision::Tf32,
+            precision: p.precision,
         }
     }
 
@@ -177,16 +177,17 @@ impl Product {
         }
     }
 
-    /// What decides how it runs.
-    pub(super) fn problem<'a>(&self, vendor: &'a BlasAnswer) -> GemmProblem<'a> {
-        let vendor = vendor.as_ref().map(|_| ()).map_err(|why| why.as_ref());
+    /// What decides how it runs, with what the vendor's library says to the product of parts and to the whole one.
+    pub(super) fn problem<'a>(&self, [parts, vendor]: [&'a BlasAnswer; 2]) -> GemmProblem<'a> {
+        let refusal = |a: &'a BlasAnswer| a.as_ref().map(|_| ()).map_err(|why| why.as_ref());
         let e = self.e;
         let results = [self.c, self.residual, Some(self.y), self.z].into_iter().flatten();
         let vectors = [self.bias, self.scale].into_iter().flatten();
         let rows = e.n.is_multiple_of(4)
             && results.into_iter().all(|t| t.wide_rows(e.m))
             && vectors.into_iter().all(MatrixOperand::along_rows);
-        GemmProblem { e, dtype: self.dtype, tf32: self.tf32, vendor, form: self.form(), rows }
+        let (tf32, form) = (self.precision == Precision::Tf32, self.form());
+        GemmProblem { e, dtype: self.dtype, tf32, parts: refusal(parts), vendor: refusal(vendor), form, rows }
     }
 
     /// How the operands lie in memory, or why kernels for matrix cores do not take them: these copy items of 16 bytes of one row.
