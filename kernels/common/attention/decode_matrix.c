@@ -1,10 +1,10 @@
 /* attention/decode.c on matrix cores, for f16 and bf16: 16 query heads that share a head of the cache are the rows of its products.
  *
- * A block has one token, one head of the cache, up to 16 of the query heads that share it, and one of `splits` runs of keys. A warp takes every eighth run of 16
- * keys: scores are one product, weighted values another, whose operands threads read from the cache as they multiply them (prelude/matrix_registers.h):
- * nothing passes through local memory before the block combines what its warps have. GK_OP columns are there for the D of a head, a multiple of 8. Weights
- * are multiplied as sums of two numbers of 16 bits, so that results are as exact as those of attention/decode.c. Deterministic: fixed trees.
- * Empty where the dialect has no such products.
+ * A block has one token, one head of the cache, up to 16 of the query heads that share it, and one of `splits` runs of keys. A warp takes every eighth
+ * run of 16 keys: scores are one product, weighted values another, whose operands threads read from the cache as they multiply them
+ * (prelude/matrix_registers.h); nothing passes through local memory before the block combines what its warps have. GK_OP columns are there for the D of
+ * a head, a multiple of 8. Weights are multiplied as sums of two numbers of 16 bits, so that results are as exact as those of attention/decode.c.
+ * Deterministic: fixed trees. Empty where the dialect has no such products.
  */
 #define gk_decode64 64
 #define gk_decode128 128
@@ -65,18 +65,20 @@ GK_FN gk_i64 gk_decode_key(const gk_decode_io* io, const gk_dims* size, const gk
     return from;
 }
 
-/* Scores of the 16 keys from `base` on: c[n] has keys base + 8 n ... */
-GK_FN void gk_decode_scores(const gk_decode_io* io, const gk_dims* size, const gk_decode_place* p, gk_i64 base, const gk_raw16 q[2][GK_OP / 32], float c[2][4])
+/* Where the rows of k and v begin that a thread reads of the 16 keys from `base` on: of its column's keys of both tiles of scores, and of its four terms. */
+typedef struct { gk_i64 k[2], v[4]; } gk_decode_rows;
+GK_FN gk_decode_rows gk_decode_find(const gk_decode_io* io, const gk_dims* size, const gk_decode_place* p, gk_i64 base)
 {
-    int d = (int)size->v[4];
-    gk_raw16 k[2][GK_OP / 32];
-    GK_UNROLL for (int n = 0; n < 2; n++) {
-        gk_i64 from = gk_decode_key(io, size, p, base + 8 * n + gk_lid() % 32 / 4);
-        GK_UNROLL for (int s = 0; s < GK_OP / 32; s++) {
-            int first = 32 * s + gk_lid() % 4 * 8;
-            k[n][s] = gk_decode_fetch(io->k, first < d ? from : -1, first, d, 1).q[0];
-        }
-    }
+    gk_decode_rows r;
+    GK_UNROLL for (int n = 0; n < 2; n++) r.k[n] = gk_decode_key(io, size, p, base + 8 * n + gk_lid() % 32 / 4);
+    GK_UNROLL for (int n = 0; n < 4; n++) r.v[n] = gk_decode_key(io, size, p, base + n / 2 * 8 + gk_lid() % 4 * 2 + n % 2);
+    return r;
+}
+
+/* Scores of the 16 keys from `base` on: c[n] has keys base + 8 n ... */
+GK_FN void gk_decode_scores(const gk_decode_io* io, const gk_decode_place* p, gk_i64 base, const gk_raw16 q[2][GK_OP / 32],
+                            const gk_raw16 k[2][GK_OP / 32], float c[2][4])
+{
     GK_UNROLL for (int n = 0; n < 2; n++) {
         GK_UNROLL for (int e = 0; e < 4; e++) c[n][e] = 0.0f;
         GK_UNROLL for (int s = 0; s < GK_OP / 32; s++) {
@@ -137,18 +139,27 @@ GK_FN void gk_decode_keys(const gk_decode_io* io, const gk_dims* size, const gk_
 {
     gk_raw16 q[2][GK_OP / 32];
     int d = (int)size->v[4];
+    gk_i64 base = p->j0 + gk_lid() / 32 * 16;
+    gk_decode_rows next = gk_decode_find(io, size, p, base);
     gk_decode_queries(io, size, p, q);
-    for (gk_i64 base = p->j0 + gk_lid() / 32 * 16; base < p->j1; base += 16 * GK_DECODE_WARPS) {
-        gk_raw16 v[4][GK_OP / 64];
+    for (; base < p->j1; base += 16 * GK_DECODE_WARPS) {
+        gk_raw16 k[2][GK_OP / 32], v[4][GK_OP / 64];
+        gk_decode_rows rows = next;
         float c[2][4];
-        GK_UNROLL for (int n = 0; n < 4; n++) {
-            gk_i64 from = gk_decode_key(io, size, p, base + n / 2 * 8 + gk_lid() % 4 * 2 + n % 2);
-            GK_UNROLL for (int u = 0; u < GK_OP / 64; u++) {
-                int first = 64 * u + gk_lid() % 32 / 4 * 8;
-                v[n][u] = gk_decode_fetch(io->v, first < d ? from : -1, first, d, 1).q[0];
+        GK_UNROLL for (int n = 0; n < 2; n++) {
+            GK_UNROLL for (int s = 0; s < GK_OP / 32; s++) {
+                int first = 32 * s + gk_lid() % 4 * 8;
+                k[n][s] = gk_decode_fetch(io->k, first < d ? rows.k[n] : -1, first, d, 1).q[0];
             }
         }
-        gk_decode_scores(io, size, p, base, q, c);
+        GK_UNROLL for (int n = 0; n < 4; n++) {
+            GK_UNROLL for (int u = 0; u < GK_OP / 64; u++) {
+                int first = 64 * u + gk_lid() % 32 / 4 * 8;
+                v[n][u] = gk_decode_fetch(io->v, first < d ? rows.v[n] : -1, first, d, 1).q[0];
+            }
+        }
+        next = gk_decode_find(io, size, p, base + 16 * GK_DECODE_WARPS);
+        gk_decode_scores(io, p, base, q, k, c);
         gk_decode_turn(x, c);
         gk_decode_values(x, v, c);
     }

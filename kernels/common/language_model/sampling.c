@@ -7,7 +7,8 @@
  * A block has a row. A threshold is found in three steps: two or more looks at the row sum the weights (counts or powers) by the distance from the
  * maximum in fixed point, some bits at a time; the few elements with the right distance are collected in local memory; among these the bits of an
  * order-preserving integer are found 4 at a time. Too many equal distances skip to the last step, on the whole row. A draw descends through 16 sections
- * of the row. Where rows are few, blocks of their own find the largest logit and the sum of each of these first (logits_sections). NaN counts as -inf. Sums in gk_f, counts exactly (vocab at most 2^24). Deterministic: fixed trees.
+ * of the row. Where rows are few, blocks of their own find the largest logit and the sum of each of these first (logits_sections). NaN counts as -inf.
+ * Sums in gk_f, counts exactly (vocab at most 2^24). Deterministic: fixed trees.
  * u: word row % 4 of Philox block offset + row / 4. References: Fan et al. (2018), Holtzman et al. (2020), Keskar et al. (2019, penalty).
  */
 #define GK_SAMPLE_DIGITS 16
@@ -336,37 +337,54 @@ GK_KERNEL(logits_process)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_t, y
 /* Elements of each of the 16 sections of a row but the last. */
 GK_FN gk_i64 gk_section_width(const gk_logits* l) { return (l->n + GK_SAMPLE_DIGITS - 1) / GK_SAMPLE_DIGITS; }
 
-/* The largest logit of section d of a row, and the sum of the powers from there: one pass. */
-GK_FN gk_f gk_section(const gk_logits* l, int d, gk_f* top, GK_LOCAL_PTR gk_f* tmp)
+/* The largest of every lanes-th logit from `from` on, and the sum of the powers from there: one pass. */
+GK_FN gk_f gk_powers(const gk_logits* l, gk_i64 from, gk_i64 end, const int lanes, gk_f* top)
 {
-    gk_i64 width = gk_section_width(l), end = (d + 1) * width < l->n ? (d + 1) * width : l->n;
     gk_f m = -GK_INF, s = GK_R(0.0);
-    GK_EACH_LOGIT(l, d * width, end, x, i, {
+    GK_EACH_LOGIT_OF(l, from, end, lanes, x, i, {
         gk_f above = x > m ? x : m;
         /* Of the two powers one is 1. */
         gk_f p = gk_power(l, x > m ? m : x, above);
         s = x > m ? s * p + GK_R(1.0) : s + p;
         m = above;
     })
-    *top = gk_block_max(m, tmp);
-    return gk_block_sum(s * gk_power(l, m, *top), tmp);
+    *top = m;
+    return s;
 }
 
 /* Largest logits and sums of powers of a row's sections. */
 typedef struct { gk_f top, tops[GK_SAMPLE_DIGITS], sums[GK_SAMPLE_DIGITS]; } gk_sections;
 
+/* Threads of a block for each section. */
+#define GK_SECTION_LANES (GK_BLOCK / GK_SAMPLE_DIGITS)
+
+/* One number for each section, from the first of its threads to all threads. */
+GK_FN void gk_share_sections(gk_f v, gk_f all[GK_SAMPLE_DIGITS], GK_LOCAL_PTR gk_f* tmp)
+{
+    if (gk_lid() % GK_SECTION_LANES == 0) tmp[gk_lid() / GK_SECTION_LANES] = v;
+    GK_BARRIER();
+    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) all[d] = tmp[d];
+    GK_BARRIER();
+}
+
 /* part: those of the row as logits_sections left them, or null. */
 GK_FN void gk_row_sections(const gk_logits* l, GK_GLOBAL const gk_f* part, gk_i64 row, gk_sections* r, GK_LOCAL_PTR gk_f* tmp)
 {
-    r->top = -GK_INF;
+    gk_i64 width = gk_section_width(l), d = gk_lid() / GK_SECTION_LANES, end = (d + 1) * width < l->n ? (d + 1) * width : l->n;
+    gk_f m = -GK_INF, s = GK_R(0.0), top;
     if (part) {
-        GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) {
-            r->tops[d] = part[(row * GK_SAMPLE_DIGITS + d) * 2];
-            r->sums[d] = part[(row * GK_SAMPLE_DIGITS + d) * 2 + 1];
+        if (gk_lid() % GK_SECTION_LANES == 0) {
+            m = part[(row * GK_SAMPLE_DIGITS + d) * 2];
+            s = part[(row * GK_SAMPLE_DIGITS + d) * 2 + 1];
         }
     } else {
-        GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) r->sums[d] = gk_section(l, d, &r->tops[d], tmp);
+        s = gk_powers(l, d * width + gk_lid() % GK_SECTION_LANES, end, GK_SECTION_LANES, &m);
     }
+    top = gk_group_max(m, tmp, GK_SECTION_LANES);
+    s = gk_group_sum(s * gk_power(l, m, top), tmp, GK_SECTION_LANES);
+    gk_share_sections(top, r->tops, tmp);
+    gk_share_sections(s, r->sums, tmp);
+    r->top = -GK_INF;
     GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) r->top = gk_max(r->top, r->tops[d]);
     GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) r->sums[d] *= gk_power(l, r->tops[d], r->top);
 }
@@ -374,15 +392,10 @@ GK_FN void gk_row_sections(const gk_logits* l, GK_GLOBAL const gk_f* part, gk_i6
 /* The sums of the weights of 16 sections of `width` elements from `lo`, each by as many threads as a block has for it. */
 GK_FN void gk_sums_below(const gk_logits* l, const gk_kept* k, gk_i64 lo, gk_i64 hi, gk_i64 width, gk_f sums[GK_SAMPLE_DIGITS], GK_LOCAL_PTR gk_f* tmp)
 {
-    const int lanes = GK_BLOCK / GK_SAMPLE_DIGITS;
-    gk_i64 from = lo + gk_lid() / lanes * width, end = from + width < hi ? from + width : hi;
+    gk_i64 from = lo + gk_lid() / GK_SECTION_LANES * width, end = from + width < hi ? from + width : hi;
     gk_f s = GK_R(0.0);
-    GK_EACH_LOGIT_OF(l, from + gk_lid() % lanes, end, lanes, x, i, s += gk_weight(l, k, x, i, GK_BY_POWER);)
-    s = gk_group_sum(s, tmp, lanes);
-    if (gk_lid() % lanes == 0) tmp[gk_lid() / lanes] = s;
-    GK_BARRIER();
-    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) sums[d] = tmp[d];
-    GK_BARRIER();
+    GK_EACH_LOGIT_OF(l, from + gk_lid() % GK_SECTION_LANES, end, GK_SECTION_LANES, x, i, s += gk_weight(l, k, x, i, GK_BY_POWER);)
+    gk_share_sections(gk_group_sum(s, tmp, GK_SECTION_LANES), sums, tmp);
 }
 
 /* The id of a draw; sums of the first sections if they are known. */
@@ -431,10 +444,15 @@ GK_KERNEL(logits_sections)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_f, 
     GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_f tmp[GK_BLOCK];
     gk_logits l;
-    gk_f top, sum;
-    gk_i64 block = gk_bid(0);
+    gk_f top, sum, m;
+    gk_i64 block = gk_bid(0), width, from, end;
     l.logits = logits; l.wide = wide; l.first = block / GK_SAMPLE_DIGITS * vocab; l.n = vocab; l.scale = scale; l.min_p = GK_R(0.0);
-    sum = gk_section(&l, (int)(block % GK_SAMPLE_DIGITS), &top, tmp);
+    width = gk_section_width(&l);
+    from = block % GK_SAMPLE_DIGITS * width;
+    end = from + width < vocab ? from + width : vocab;
+    sum = gk_powers(&l, from + gk_lid(), end, GK_BLOCK, &m);
+    top = gk_block_max(m, tmp);
+    sum = gk_block_sum(sum * gk_power(&l, m, top), tmp);
     if (gk_lid() == 0) {
         part[block * 2] = top;
         part[block * 2 + 1] = sum;

@@ -55,7 +55,7 @@ GK_FN gk_chunk_item gk_chunk_item_of(int span, gk_i64 width, gk_i64 first, gk_i6
 }
 
 /* wide: 1 = rows of k, q and g are whole runs; 2 = those of what belongs to rows. */
-GK_FN gk_chunk_place gk_chunk_at(const gk_dims* size, int lanes, int wide, const int mode)
+GK_FN gk_chunk_place gk_chunk_place_of(const gk_dims* size, int lanes, int wide, const int mode)
 {
     gk_chunk_place p;
     gk_i64 block = gk_bid(0), tiles, first, key_step, row_step;
@@ -195,11 +195,11 @@ GK_FN gk_f gk_chunk_sum4(GK_LOCAL_PTR const gk_slot* t, int run)
     return (x.v[0] + x.v[1]) + (x.v[2] + x.v[3]);
 }
 
-GK_FN gk_f gk_softplus(gk_f x) { return x < GK_R(20.0) ? gk_log1p(gk_exp(x)) : x; }
+GK_FN gk_f gk_state_softplus(gk_f x) { return x < GK_R(20.0) ? gk_log1p(gk_exp(x)) : x; }
 #if defined(GK_QUICK_RECIP) && GK_DTYPE != GK_F64
-GK_FN gk_f gk_sigmoid(gk_f x) { return gk_quick_recip(GK_R(1.0) + gk_exp(-x)); }
+GK_FN gk_f gk_state_sigmoid(gk_f x) { return gk_quick_recip(GK_R(1.0) + gk_exp(-x)); }
 #else
-GK_FN gk_f gk_sigmoid(gk_f x) { return GK_R(1.0) / (GK_R(1.0) + gk_exp(-x)); }
+GK_FN gk_f gk_state_sigmoid(gk_f x) { return GK_R(1.0) / (GK_R(1.0) + gk_exp(-x)); }
 #endif
 /* 2^x of what a step leaves of a state: denormal powers may come out as 0. */
 #if defined(GK_QUICK_EXP2) && GK_DTYPE != GK_F64

@@ -104,10 +104,10 @@ GK_FN void gk_scan_lay_rows(const gk_scan_local* m, const gk_state_in* in, const
             GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
                 gk_f s = step.v[g + r], u = v.v[g + r];
                 if (GK_OP == gk_rule_selective) {
-                    s = p->inputs.c >= left ? GK_R(0.0) : in->softplus ? gk_softplus(s) : s;
+                    s = p->inputs.c >= left ? GK_R(0.0) : in->softplus ? gk_state_softplus(s) : s;
                     if (mode != gk_scan_part_back) u *= s;
                 }
-                if (GK_SCAN_GATED && mode == gk_scan_part_back && gated) u *= z.v[g + r] * gk_sigmoid(z.v[g + r]);
+                if (GK_SCAN_GATED && mode == gk_scan_part_back && gated) u *= z.v[g + r] * gk_state_sigmoid(z.v[g + r]);
                 run[r] = s;
                 run[2 + r] = u;
             }
@@ -128,7 +128,7 @@ GK_FN void gk_scan_lay(const gk_scan_local* m, const gk_state_in* in, const gk_c
     gk_scan_lay_rows(m, in, p, left, x, gated, mode);
     if (GK_SCAN_HEADS && gk_lid() < p->chunk) {
         gk_f step = x->factor;
-        if (GK_OP == gk_rule_ssd && in->softplus) step = gk_softplus(step);
+        if (GK_OP == gk_rule_ssd && in->softplus) step = gk_state_softplus(step);
         if (GK_OP == gk_rule_ssd && gk_lid() >= left) step = GK_R(0.0);
         m->heads[gk_lid()] = GK_OP == gk_rule_ssd ? gk_exp2(step * rate) : step;
         m->heads[GK_CHUNK_STEPS + gk_lid()] = GK_OP == gk_rule_ssd ? step : x->strength;
@@ -210,7 +210,7 @@ GK_FN void gk_scan_write(const gk_scan_out* o, const gk_scan_local* m, const gk_
             gk_f out = gk_chunk_sum4(m->sums, from);
             GK_ROLLED for (int l = 4; l < p->lanes; l += 4) out += gk_chunk_sum4(m->sums, from + (gk_chunk_sum_at(l) >> 2));
             if (o->skip && row < p->rows_all) out += gk_load(o->skip, GK_OP == gk_rule_selective ? row : p->h) * v.v[u];
-            y.v[u] = GK_SCAN_GATED && o->z ? out * z.v[u] * gk_sigmoid(z.v[u]) : out;
+            y.v[u] = GK_SCAN_GATED && o->z ? out * z.v[u] * gk_state_sigmoid(z.v[u]) : out;
         }
         gk_chunk_store(o->y, p->inputs, c.rows, c.left, y, 0);
     }
@@ -290,7 +290,7 @@ GK_KERNEL(state_scan)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(gk_t
     GK_LOCAL gk_slot sums[GK_SLOTS(GK_CHUNK_STEPS * GK_CHUNK_ROWS * GK_CHUNK_SUMS)];
     GK_LOCAL gk_f heads[2 * GK_CHUNK_STEPS];
     GK_LOCAL gk_f tmp[GK_SCAN_TMP];
-    gk_chunk_place p = gk_chunk_at(&size, lanes, wide, gk_scan_results);
+    gk_chunk_place p = gk_chunk_place_of(&size, lanes, wide, gk_scan_results);
     gk_scan_local m;
     gk_state_in in;
     gk_scan_out o;
@@ -313,7 +313,7 @@ GK_KERNEL(state_scan)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(gk_t
 GK_FN void gk_scan_part_of(const gk_state_in* in, const gk_scan_out* o, gk_scan_local* m, const gk_dims* size, int lanes, GK_GLOBAL gk_f* part,
                            const int mode)
 {
-    gk_chunk_place p = gk_chunk_at(size, lanes, in->wide, mode);
+    gk_chunk_place p = gk_chunk_place_of(size, lanes, in->wide, mode);
     gk_scan_state x;
     gk_scan_begin(in, &p, &x);
     gk_scan_run(in, o, m, size, &p, &x, mode);
