@@ -76,36 +76,59 @@ GK_FN void gk_ldl_swap(GK_GLOBAL gk_t* a, int n, int k, int from, int to)
 /* Takes the block of one row at k out of what is left. */
 GK_FN void gk_ldl_single(GK_GLOBAL gk_t* a, int n, int k)
 {
-    GK_GLOBAL gk_t* x = a + (gk_i64)k * n;
+    GK_GLOBAL const gk_t* x = a + (gk_i64)k * n;
     gk_f r = GK_R(1.0) / gk_load(x, k);
     for (int j = k + 1 + gk_lid() / 32; j < n; j += GK_BLOCK / 32) {
         gk_f w = r * gk_load(x, j);
         for (int i = j + gk_lid() % 32; i < n; i += 32) gk_store(a, (gk_i64)j * n + i, gk_load(a, (gk_i64)j * n + i) - gk_load(x, i) * w);
     }
-    GK_BARRIER();
+}
+
+/* The column of L that belongs to it, of which gk_ldl_single was the last reader. */
+GK_FN void gk_ldl_single_column(GK_GLOBAL gk_t* a, int n, int k)
+{
+    GK_GLOBAL gk_t* x = a + (gk_i64)k * n;
+    gk_f r = GK_R(1.0) / gk_load(x, k);
     for (int i = k + 1 + gk_lid(); i < n; i += GK_BLOCK) gk_store(x, i, gk_load(x, i) * r);
-    GK_BARRIER();
+}
+
+/* The inverse of the block of rows k and k + 1 of D, as the columns of L need it. */
+typedef struct { gk_f d, d11, d22; } gk_ldl_inverse;
+
+GK_FN gk_ldl_inverse gk_ldl_invert(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* y, int k)
+{
+    gk_ldl_inverse b;
+    gk_f d21 = gk_load(x, k + 1);
+    b.d11 = gk_load(y, k + 1) / d21;
+    b.d22 = gk_load(x, k) / d21;
+    b.d = GK_R(1.0) / (b.d11 * b.d22 - GK_R(1.0)) / d21;
+    return b;
 }
 
 /* Takes the block of rows k and k + 1 out of what is left. */
 GK_FN void gk_ldl_pair(GK_GLOBAL gk_t* a, int n, int k)
 {
-    GK_GLOBAL gk_t* x = a + (gk_i64)k * n;
-    GK_GLOBAL gk_t* y = x + n;
-    gk_f d21 = gk_load(x, k + 1), d11 = gk_load(y, k + 1) / d21, d22 = gk_load(x, k) / d21;
-    gk_f d = GK_R(1.0) / (d11 * d22 - GK_R(1.0)) / d21;
+    GK_GLOBAL const gk_t* x = a + (gk_i64)k * n;
+    GK_GLOBAL const gk_t* y = x + n;
+    gk_ldl_inverse b = gk_ldl_invert(x, y, k);
     for (int j = k + 2 + gk_lid() / 32; j < n; j += GK_BLOCK / 32) {
-        gk_f u = d * (d11 * gk_load(x, j) - gk_load(y, j)), v = d * (d22 * gk_load(y, j) - gk_load(x, j));
+        gk_f u = b.d * (b.d11 * gk_load(x, j) - gk_load(y, j)), v = b.d * (b.d22 * gk_load(y, j) - gk_load(x, j));
         for (int i = j + gk_lid() % 32; i < n; i += 32)
             gk_store(a, (gk_i64)j * n + i, gk_load(a, (gk_i64)j * n + i) - gk_load(x, i) * u - gk_load(y, i) * v);
     }
-    GK_BARRIER();
+}
+
+/* The columns of L that belong to it, of which gk_ldl_pair was the last reader. */
+GK_FN void gk_ldl_pair_columns(GK_GLOBAL gk_t* a, int n, int k)
+{
+    GK_GLOBAL gk_t* x = a + (gk_i64)k * n;
+    GK_GLOBAL gk_t* y = x + n;
+    gk_ldl_inverse b = gk_ldl_invert(x, y, k);
     for (int j = k + 2 + gk_lid(); j < n; j += GK_BLOCK) {
-        gk_f u = d * (d11 * gk_load(x, j) - gk_load(y, j)), v = d * (d22 * gk_load(y, j) - gk_load(x, j));
+        gk_f u = b.d * (b.d11 * gk_load(x, j) - gk_load(y, j)), v = b.d * (b.d22 * gk_load(y, j) - gk_load(x, j));
         gk_store(x, j, u);
         gk_store(y, j, v);
     }
-    GK_BARRIER();
 }
 
 // Units: REALS
@@ -138,8 +161,13 @@ GK_KERNEL(ldl_factor)(GK_OUT(gk_t, a), GK_OUT(int, pivots), GK_OUT(int, info), g
             if (to > k + step - 1) gk_ldl_swap(m, n, k, k + step - 1, to);
             if (gk_lid() < step) pivots[w * n + k + gk_lid()] = step == 1 ? to + 1 : -to - 1;
             GK_BARRIER();
+            /* Barriers stay outside of the branches (KERNEL_DIALECT.md, rules and traps). */
             if (step == 2) gk_ldl_pair(m, n, k);
             else if (!none) gk_ldl_single(m, n, k);
+            GK_BARRIER();
+            if (step == 2) gk_ldl_pair_columns(m, n, k);
+            else if (!none) gk_ldl_single_column(m, n, k);
+            GK_BARRIER();
         }
         if (gk_lid() == 0 && empty) info[w] = empty;
     }
