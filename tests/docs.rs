@@ -192,7 +192,8 @@ fn commands_name_what_there_is() {
     let chores = read("xtask/src/main.rs") + &read("xtask/checks/src/main.rs");
     let camel = |name: &str| -> String { name.split('-').map(|w| w[..1].to_uppercase() + &w[1..]).collect() };
     let exists = |folders: &[&str], name: &str| {
-        folders.iter().any(|f| root().join(f).join(format!("{name}.rs")).exists())
+        let path = |f: &&str| root().join(f).join(name);
+        folders.iter().any(|f| path(f).with_extension("rs").exists() || path(f).join("main.rs").exists())
     };
     let mut checked = 0;
     for page in pages() {

@@ -93,6 +93,14 @@ pub(super) const PROBLEMS: &[Problem] = &[
             g.sample_tokens(&p, Rng::new(1), x.shaped(&[r, v])?, None, ids.view_mut())
         })
     }),
+    problem("sample_tokens", "greedy", F32_BF16, |cx, dt| {
+        let [r, v] = [cx.pick(2, 8, 256), cx.pick(500, 4_000, 131_072)];
+        let (x, mut ids) = (cx.normal(dt, r * v)?, cx.empty(DType::I64, r)?);
+        bytes(r * v * dt.size(), move |g| {
+            let p = LogitProcessors::new().temperature(0.0);
+            g.sample_tokens(&p, Rng::new(1), x.shaped(&[r, v])?, None, ids.view_mut())
+        })
+    }),
     problem("sample_tokens", "top_p", F32, |cx, dt| {
         let [r, v] = [cx.pick(2, 8, 256), cx.pick(500, 4_000, 131_072)];
         let (x, mut ids) = (cx.normal(dt, r * v)?, cx.empty(DType::I64, r)?);

@@ -252,12 +252,14 @@ GK_FN gk_f gk_row_top(const gk_logits* l, GK_LOCAL_PTR gk_f* tmp)
     return gk_block_max(top, tmp);
 }
 
-/* The sum of the powers of what is kept. */
-GK_FN gk_f gk_row_sum(const gk_logits* l, const gk_kept* k, GK_LOCAL_PTR gk_f* tmp)
+/* The sum of the powers of what is kept: `known`, unless that is negative. In no branch: compilers for CPUs copy what follows a barrier in one. */
+GK_FN gk_f gk_row_sum(const gk_logits* l, const gk_kept* k, gk_f known, GK_LOCAL_PTR gk_f* tmp)
 {
+    gk_i64 end = known < GK_R(0.0) ? l->n : 0;
     gk_f sum = GK_R(0.0);
-    GK_EACH_LOGIT(l, 0, l->n, x, i, sum += gk_weight(l, k, x, i, GK_BY_POWER);)
-    return gk_block_sum(sum, tmp);
+    GK_EACH_LOGIT(l, 0, end, x, i, sum += gk_weight(l, k, x, i, GK_BY_POWER);)
+    sum = gk_block_sum(sum, tmp);
+    return end > 0 ? sum : known;
 }
 
 /* What top-k and top-p keep; k = 0 and p = 1 keep all. top: the row's largest logit; total: the sum of its powers, or a negative number. */
@@ -277,7 +279,7 @@ GK_FN gk_kept gk_row_kept(const gk_logits* l, gk_i64 top_k, gk_f top_p, gk_f top
         if ((gk_f)top_k - found.above < found.ties) gk_cut_ties(&all, &k, (gk_f)top_k - found.above, room, tmp);
     }
     if (top_p < GK_R(1.0)) {
-        gk_f sum = (total < GK_R(0.0) ? gk_row_sum(&all, &k, tmp) : total) * top_p, one, count;
+        gk_f sum = gk_row_sum(&all, &k, total, tmp) * top_p, one, count;
         gk_kept p = k;
         found = gk_find(&all, &k, sum, GK_BY_POWER, room, tmp);
         p.cut = found.key;
@@ -399,18 +401,16 @@ GK_FN void gk_sums_below(const gk_logits* l, const gk_kept* k, gk_i64 lo, gk_i64
 }
 
 /* The id of a draw; sums of the first sections if they are known. */
-GK_FN gk_i64 gk_draw(const gk_logits* l, const gk_kept* k, gk_f u, gk_f sums[GK_SAMPLE_DIGITS], int known, GK_LOCAL_PTR gk_f* tmp)
+GK_FN gk_i64 gk_draw(const gk_logits* l, const gk_kept* k, gk_f u, gk_f sums[GK_SAMPLE_DIGITS], const int known, GK_LOCAL_PTR gk_f* tmp)
 {
-    gk_i64 lo = 0, hi = l->n;
+    gk_i64 lo = 0, hi = l->n, width = gk_section_width(l);
     gk_f before = GK_R(0.0), target = GK_R(0.0);
-    for (int level = 0; hi - lo > 1 || level == 0; level++) {
-        gk_i64 width = (hi - lo + GK_SAMPLE_DIGITS - 1) / GK_SAMPLE_DIGITS, at = lo;
+    if (!known) gk_sums_below(l, k, lo, hi, width, sums, tmp);
+    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) target += sums[d];
+    target *= u;
+    for (;;) {
+        gk_i64 at = lo;
         gk_f run = before, found = GK_R(0.0), from = before;
-        if (level > 0 || !known) gk_sums_below(l, k, lo, hi, width, sums, tmp);
-        if (level == 0) {
-            GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) target += sums[d];
-            target *= u;
-        }
         /* The first section whose end is beyond the target; the last that has anything, if rounding leaves none. */
         GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) {
             if (found == GK_R(0.0) && sums[d] > GK_R(0.0)) {
@@ -423,6 +423,9 @@ GK_FN gk_i64 gk_draw(const gk_logits* l, const gk_kept* k, gk_f u, gk_f sums[GK_
         lo = at;
         hi = lo + width < hi ? lo + width : hi;
         before = from;
+        if (hi - lo <= 1) break;
+        width = (hi - lo + GK_SAMPLE_DIGITS - 1) / GK_SAMPLE_DIGITS;
+        gk_sums_below(l, k, lo, hi, width, sums, tmp);
     }
     return lo;
 }
@@ -459,38 +462,91 @@ GK_KERNEL(logits_sections)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_f, 
     }
 }
 
-/* The id of one row. */
-GK_FN gk_i64 gk_sample_row(const gk_logits* l, GK_GLOBAL const gk_f* part, gk_i64 row, gk_i64 top_k, gk_f top_p, gk_f u, GK_LOCAL_PTR gk_f* room,
-                           GK_LOCAL_PTR gk_f* tmp)
+/* The word of a row between 0 and 1. more: what is added to offset, or null. */
+GK_FN gk_f gk_row_word(gk_i64 row, GK_GLOBAL const gk_i64* more, gk_i64 seed, gk_i64 stream, gk_i64 offset)
 {
-    gk_kept k;
-    gk_sections r;
-    int all = (top_k == 0 || top_k >= l->n) && top_p >= GK_R(1.0) && l->min_p <= GK_R(0.0);
-    gk_f total = GK_R(0.0);
-    gk_row_sections(l, part, row, &r, tmp);
-    if (l->scale == GK_R(0.0)) return gk_first_top(l, &r, tmp);
-    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) total += r.sums[d];
-    k.cut = 0;
-    k.last = l->n - 1;
-    k.top = r.top;
-    if (!all) k = gk_row_kept(l, top_k, top_p, r.top, total, room, tmp);
-    return gk_draw(l, &k, u, r.sums, all, tmp);
+    gk_u64 block = (gk_u64)offset + (more ? (gk_u64)more[0] : (gk_u64)0) + (gk_u64)(row / 4);
+    gk_words w = gk_philox(block, (gk_u64)stream, (gk_u64)seed);
+    return (gk_f)gk_unit(w.w[row % 4]);
 }
 
-/* ids [rows]. scale = 1 / T, 0 for the first maximum. part: from logits_sections, or null. Launch: one block per row. */
-GK_KERNEL(logits_sample)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, part), GK_IN(gk_i64, more), GK_OUT(gk_i64, ids), gk_i64 rows, gk_i64 vocab,
-                         gk_i64 top_k, gk_f scale, gk_f top_p, gk_f min_p, gk_i64 seed, gk_i64 stream, gk_i64 offset)
+/* What follows: ids [rows], a block per row. part: from logits_sections, or null. */
+
+/* The first of the largest logits. */
+GK_KERNEL(logits_greedy)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, part), GK_OUT(gk_i64, ids), gk_i64 rows, gk_i64 vocab)
+{
+    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_i64, ids);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    for (gk_i64 row = gk_bid(0); row < rows; row += gk_nblocks(0)) {
+        gk_logits l;
+        gk_sections r;
+        gk_i64 id;
+        l.logits = logits; l.wide = wide; l.first = row * vocab; l.n = vocab; l.scale = GK_R(0.0); l.min_p = GK_R(0.0);
+        gk_row_sections(&l, part, row, &r, tmp);
+        id = gk_first_top(&l, &r, tmp);
+        if (gk_lid() == 0) ids[row] = id;
+    }
+}
+
+/* A draw of all of a row. scale = 1 / T. */
+GK_KERNEL(logits_draw)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, part), GK_IN(gk_i64, more), GK_OUT(gk_i64, ids), gk_i64 rows, gk_i64 vocab,
+                       gk_i64 seed, gk_i64 stream, gk_i64 offset, gk_f scale)
 {
     GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_f, part); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(gk_i64, ids);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    for (gk_i64 row = gk_bid(0); row < rows; row += gk_nblocks(0)) {
+        gk_logits l;
+        gk_kept k;
+        gk_sections r;
+        gk_i64 id;
+        l.logits = logits; l.wide = wide; l.first = row * vocab; l.n = vocab; l.scale = scale; l.min_p = GK_R(0.0);
+        gk_row_sections(&l, part, row, &r, tmp);
+        k.cut = 0; k.last = vocab - 1; k.top = r.top;
+        id = gk_draw(&l, &k, gk_row_word(row, more, seed, stream, offset), r.sums, 1, tmp);
+        if (gk_lid() == 0) ids[row] = id;
+    }
+}
+
+/* What is kept of rows, for logits_draw_kept: kept [rows, 3], bits of the cut, last id, largest logit. Launch: a block per row. */
+GK_KERNEL(logits_keep)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, part), GK_OUT(gk_f, kept), gk_i64 rows, gk_i64 vocab, gk_i64 top_k, gk_f scale,
+                       gk_f top_p)
+{
+    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_f, kept);
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_LOCAL gk_f room[GK_BLOCK * GK_LOOK_BINS];
     for (gk_i64 row = gk_bid(0); row < rows; row += gk_nblocks(0)) {
         gk_logits l;
+        gk_kept k;
+        gk_sections r;
+        gk_f total = GK_R(0.0);
+        l.logits = logits; l.wide = wide; l.first = row * vocab; l.n = vocab; l.scale = scale; l.min_p = GK_R(0.0);
+        gk_row_sections(&l, part, row, &r, tmp);
+        GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) total += r.sums[d];
+        k = gk_row_kept(&l, top_k, top_p, r.top, total, room, tmp);
+        if (gk_lid() == 0) {
+            ((GK_GLOBAL gk_key*)kept)[row * 3] = k.cut;
+            kept[row * 3 + 1] = (gk_f)k.last;
+            kept[row * 3 + 2] = k.top;
+        }
+    }
+}
+
+/* A draw of what is kept of a row. */
+GK_KERNEL(logits_draw_kept)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, kept), GK_IN(gk_i64, more), GK_OUT(gk_i64, ids), gk_i64 rows,
+                            gk_i64 vocab, gk_i64 seed, gk_i64 stream, gk_i64 offset, gk_f scale, gk_f min_p)
+{
+    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_f, kept); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(gk_i64, ids);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    for (gk_i64 row = gk_bid(0); row < rows; row += gk_nblocks(0)) {
+        gk_logits l;
+        gk_kept k;
+        gk_f sums[GK_SAMPLE_DIGITS];
         gk_i64 id;
-        gk_u64 block = (gk_u64)offset + (more ? (gk_u64)more[0] : (gk_u64)0) + (gk_u64)(row / 4);
-        gk_words w = gk_philox(block, (gk_u64)stream, (gk_u64)seed);
         l.logits = logits; l.wide = wide; l.first = row * vocab; l.n = vocab; l.scale = scale; l.min_p = min_p;
-        id = gk_sample_row(&l, part, row, top_k, top_p, (gk_f)gk_unit(w.w[row % 4]), room, tmp);
+        k.cut = ((GK_GLOBAL const gk_key*)kept)[row * 3];
+        k.last = (gk_i64)kept[row * 3 + 1];
+        k.top = kept[row * 3 + 2];
+        id = gk_draw(&l, &k, gk_row_word(row, more, seed, stream, offset), sums, 0, tmp);
         if (gk_lid() == 0) ids[row] = id;
     }
 }

@@ -113,8 +113,20 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `logits_sample`.
-    LogitsSampleArgs {
+    /// Arguments of `logits_greedy`.
+    LogitsGreedyArgs {
+        logits: In("gk_t"),
+        wide: In("gk_f"),
+        part: In("gk_f"),
+        ids: Out("gk_i64"),
+        rows: I64,
+        vocab: I64,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `logits_draw`.
+    LogitsDrawArgs {
         logits: In("gk_t"),
         wide: In("gk_f"),
         part: In("gk_f"),
@@ -122,13 +134,43 @@ kernel_args! {
         ids: Out("gk_i64"),
         rows: I64,
         vocab: I64,
-        top_k: I64,
-        scale: Real,
-        top_p: Real,
-        min_p: Real,
         seed: I64,
         stream: I64,
         offset: I64,
+        scale: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `logits_keep`.
+    LogitsKeepArgs {
+        logits: In("gk_t"),
+        wide: In("gk_f"),
+        part: In("gk_f"),
+        kept: Out("gk_f"),
+        rows: I64,
+        vocab: I64,
+        top_k: I64,
+        scale: Real,
+        top_p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `logits_draw_kept`.
+    LogitsDrawKeptArgs {
+        logits: In("gk_t"),
+        wide: In("gk_f"),
+        kept: In("gk_f"),
+        more: In("gk_i64"),
+        ids: Out("gk_i64"),
+        rows: I64,
+        vocab: I64,
+        seed: I64,
+        stream: I64,
+        offset: I64,
+        scale: Real,
+        min_p: Real,
     }
 }
 
@@ -141,5 +183,8 @@ kernel_table! {
     LOGITS_PENALIZE: LogitsPenalizeArgs = "language_model/sampling.c" "logits_penalize" [(FLOATS64, &[])];
     LOGITS_PROCESS: LogitsProcessArgs = "language_model/sampling.c" "logits_process" [(FLOATS64, &[])];
     LOGITS_SECTIONS: LogitsSectionsArgs = "language_model/sampling.c" "logits_sections" [(FLOATS64, &[])];
-    LOGITS_SAMPLE: LogitsSampleArgs = "language_model/sampling.c" "logits_sample" [(FLOATS64, &[])];
+    LOGITS_GREEDY: LogitsGreedyArgs = "language_model/sampling.c" "logits_greedy" [(FLOATS64, &[])];
+    LOGITS_DRAW: LogitsDrawArgs = "language_model/sampling.c" "logits_draw" [(FLOATS64, &[])];
+    LOGITS_KEEP: LogitsKeepArgs = "language_model/sampling.c" "logits_keep" [(FLOATS64, &[])];
+    LOGITS_DRAW_KEPT: LogitsDrawKeptArgs = "language_model/sampling.c" "logits_draw_kept" [(FLOATS64, &[])];
 }

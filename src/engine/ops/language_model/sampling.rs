@@ -111,22 +111,37 @@ impl SamplingOps for Engine {
         let wide = self.arg_opt(penalised.as_ref().map(Buffer::view).as_ref());
         let scale = if p.temperature == 0.0 { 0.0 } else { 1.0 / p.temperature };
         let part = self.sections(OP, &logits, wide, scale)?;
-        let args = LogitsSampleArgs {
-            logits: self.arg_in(&logits),
+        let part = self.arg_opt(part.as_ref().map(Buffer::view).as_ref());
+        let (dt, grid) = (logits.dtype(), rows_grid(rows));
+        let (logits, ids, rows, vocab) = (self.arg_in(&logits), self.arg_out(&ids), long(rows), long(vocab));
+        if p.temperature == 0.0 {
+            let args = LogitsGreedyArgs { logits, wide, part, ids, rows, vocab };
+            return self.launch(&LOGITS_GREEDY, dt, "", grid, &args);
+        }
+        if (p.top_k == 0 || p.top_k as i64 >= vocab) && p.top_p >= 1.0 && p.min_p <= 0.0 {
+            let args =
+                LogitsDrawArgs { logits, wide, part, more, ids, rows, vocab, seed, stream, offset, scale };
+            return self.launch(&LOGITS_DRAW, dt, "", grid, &args);
+        }
+        let kept = self.scratch(dt.accumulator(), rows as usize * 3)?;
+        let kept = self.arg_in(&kept.view());
+        let (top_k, top_p, min_p) = ((p.top_k as i64).min(vocab), p.top_p, p.min_p);
+        let args = LogitsKeepArgs { logits, wide, part, kept, rows, vocab, top_k, scale, top_p };
+        self.launch(&LOGITS_KEEP, dt, "", grid, &args)?;
+        let args = LogitsDrawKeptArgs {
+            logits,
             wide,
-            part: self.arg_opt(part.as_ref().map(Buffer::view).as_ref()),
+            kept,
             more,
-            ids: self.arg_out(&ids),
-            rows: long(rows),
-            vocab: long(vocab),
-            top_k: long(p.top_k.min(vocab)),
-            scale,
-            top_p: p.top_p,
-            min_p: p.min_p,
+            ids,
+            rows,
+            vocab,
             seed,
             stream,
             offset,
+            scale,
+            min_p,
         };
-        self.launch(&LOGITS_SAMPLE, logits.dtype(), "", rows_grid(rows), &args)
+        self.launch(&LOGITS_DRAW_KEPT, dt, "", grid, &args)
     }
 }
