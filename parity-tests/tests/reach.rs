@@ -41,6 +41,14 @@ const ABSENT: &[&str] = &[
     // A step of the delta rule is no factor per column, so that runs of steps cannot be joined.
     "gated_delta_scan:steps_split",
     "gated_delta_scan_bwd:steps_split",
+    // Gradients of selective scans alone find states in registers.
+    "selective_scan:chunks",
+    "gla_scan:chunks",
+    "gla_scan_bwd:chunks",
+    "gated_delta_scan:chunks",
+    "gated_delta_scan_bwd:chunks",
+    "ssd_scan:chunks",
+    "ssd_scan_bwd:chunks",
     // A sort wants all elements, not the first few.
     "sort:select",
     // Libraries of NVIDIA's.
@@ -53,6 +61,9 @@ const ABSENT: &[&str] = &[
     "gemm:cublaslt",
     "gemm_bwd:cublaslt",
     "gemm_grouped:cublaslt",
+    "gemm:cublaslt_tf32x3",
+    "gemm_bwd:cublaslt_tf32x3",
+    "gemm_grouped:cublaslt_tf32x3",
 ];
 
 /// Kernels that prepare operands of a vendor's library alone. A test of the engine has them.

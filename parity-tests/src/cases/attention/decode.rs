@@ -63,7 +63,9 @@ fn append_sample(s: &mut Sample) {
 /// Heads of the queries and of the cache, elements of one.
 fn heads(s: &mut Sample) -> [usize; 3] {
     let kv = 1 + s.below(2);
-    [kv * [1, 2, 4, 6][s.below(4)], kv, [3, 8, 40, 64, 128, 256][s.below(6)]]
+    // Rows of whole items of 16 bytes are for matrix cores.
+    let widths = if s.aligned().is_some() { [8, 64, 40, 64, 128, 256] } else { [3, 8, 40, 64, 128, 256] };
+    [kv * [1, 2, 4, 6][s.below(4)], kv, widths[s.below(6)]]
 }
 
 fn flash_sample(s: &mut Sample) {
