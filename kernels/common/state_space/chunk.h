@@ -33,11 +33,11 @@ GK_FN int gk_chunk_sum_at(int t) { return (int)((gk_u32)t + (gk_u32)t / 32u * 4u
  * that of the next chunk is `next` further. has: elements of the run. */
 typedef struct { int c, n, has, wide; gk_i64 at, next; } gk_chunk_item;
 
-/* A thread's place: batch and head, first row of the block's tile, run of steps [t0, t1); its group and first column; what it reads of k, q and g, and of
+/* A thread's place: batch and head, first row of the block's tile, run of steps [t0, t1); its group, first column and how many it has; what it reads of k, q and g, and of
  * what belongs to the rows. */
 typedef struct {
     gk_i64 b, h, row0, rows_all, t0, t1, s;
-    int lanes, span, groups, rows, chunk, group, n, width;
+    int lanes, span, groups, rows, chunk, group, n, has, width;
     gk_chunk_item columns, inputs;
 } gk_chunk_place;
 
@@ -68,6 +68,7 @@ GK_FN gk_chunk_place gk_chunk_place_of(const gk_dims* size, int lanes, int wide,
     p.n = gk_lid() % lanes * GK_CHUNK_COLUMNS;
     p.rows_all = size->v[2];
     p.width = (int)size->v[6];
+    p.has = p.width - p.n;
     tiles = (p.rows_all + p.rows - 1) / p.rows;
     p.s = block % size->v[5];
     block /= size->v[5];
@@ -112,6 +113,20 @@ GK_FN void gk_chunk_put(GK_GLOBAL gk_f* to, gk_i64 at, const gk_chunk_place* p, 
     GK_UNROLL for (int j = 0; j < GK_CHUNK_COLUMNS; j++) {
         if (on && p->n + j < p->width) to[at + p->n + j] = v[j];
     }
+}
+
+/* The sum of products over a thread's columns. Those behind the last are left out: an infinite input makes NaN of them. */
+GK_FN gk_f gk_chunk_dot(const gk_f a[GK_CHUNK_COLUMNS], const gk_f b[GK_CHUNK_COLUMNS], int has)
+{
+    gk_f s = GK_R(0.0);
+    if (has >= GK_CHUNK_COLUMNS) {
+        GK_UNROLL for (int j = 0; j < GK_CHUNK_COLUMNS; j++) s += a[j] * b[j];
+    } else {
+        GK_UNROLL for (int j = 0; j < GK_CHUNK_COLUMNS; j++) {
+            if (j < has) s += a[j] * b[j];
+        }
+    }
+    return s;
 }
 
 /* Rates of a thread's states times log2 e, for gk_rule_selective. */

@@ -142,22 +142,22 @@ GK_FN void gk_back_step(const gk_back_local* m, const gk_chunk_place* p, int c, 
     gk_f v[2 * GK_CHUNK_COLUMNS];
     GK_UNROLL for (int j = 0; j < 2 * GK_CHUNK_COLUMNS; j++) v[j] = GK_R(0.0);
     GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
-        gk_f step = rows.v[r], in = step * rows.v[2 + r], up = ups.v[r], y = GK_R(0.0), du = GK_R(0.0), dg = GK_R(0.0);
+        gk_f step = rows.v[r], in = step * rows.v[2 + r], up = ups.v[r], s[GK_CHUNK_COLUMNS], ds[GK_CHUNK_COLUMNS], w[GK_CHUNK_COLUMNS];
         int to = (u * GK_CHUNK_ROWS + r) * GK_BACK_SUMS * GK_CHUNK_SUMS + gk_chunk_sum_at(gk_lid());
         g->dd[r] += up * rows.v[2 + r];
         GK_UNROLL for (int j = 0; j < GK_CHUNK_COLUMNS; j++) {
-            gk_f left = x->e[u][r][j] * x->s[u][r][j], s = left + in * k.v[j], ds = g->ds[r][j] + up * q.v[j], w = ds * left;
-            y += s * q.v[j];
-            du += ds * k.v[j];
-            dg += w * a->a[r][j];
-            g->da[r][j] += w * step;
-            g->ds[r][j] = ds * x->e[u][r][j];
-            v[j] += up * s;
-            v[GK_CHUNK_COLUMNS + j] += in * ds;
+            gk_f left = x->e[u][r][j] * x->s[u][r][j];
+            s[j] = left + in * k.v[j];
+            ds[j] = g->ds[r][j] + up * q.v[j];
+            w[j] = ds[j] * left;
+            g->da[r][j] += w[j] * step;
+            g->ds[r][j] = ds[j] * x->e[u][r][j];
+            v[j] += up * s[j];
+            v[GK_CHUNK_COLUMNS + j] += in * ds[j];
         }
-        gk_slot_put(m->sums, to, y);
-        gk_slot_put(m->sums, to + GK_CHUNK_SUMS, du);
-        gk_slot_put(m->sums, to + 2 * GK_CHUNK_SUMS, dg);
+        gk_slot_put(m->sums, to, gk_chunk_dot(s, q.v, p->has));
+        gk_slot_put(m->sums, to + GK_CHUNK_SUMS, gk_chunk_dot(ds, k.v, p->has));
+        gk_slot_put(m->sums, to + 2 * GK_CHUNK_SUMS, gk_chunk_dot(w, a->a[r], p->has));
     }
     gk_back_fold(v);
     m->cols[(u * GK_BACK_WARPS + gk_lid() / 32) * 32 + gk_back_column()] = v[0];

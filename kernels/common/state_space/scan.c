@@ -167,7 +167,8 @@ GK_FN void gk_scan_columns(GK_LOCAL_PTR const gk_slot* from, gk_f v[GK_CHUNK_COL
 }
 
 /* Step c of the states; y: the thread's shares of the results. */
-GK_FN void gk_scan_step(const gk_scan_local* m, const gk_scan_at* at, int lanes, int c, gk_scan_state* x, gk_f y[GK_CHUNK_ROWS], const int mode)
+GK_FN void gk_scan_step(const gk_scan_local* m, const gk_chunk_place* p, const gk_scan_at* at, int c, gk_scan_state* x, gk_f y[GK_CHUNK_ROWS],
+                        const int mode)
 {
     gk_four rows = gk_chunk_run(at->rows, 0);
     gk_f k[GK_CHUNK_COLUMNS], q[GK_CHUNK_COLUMNS], g[GK_CHUNK_COLUMNS], dot[GK_CHUNK_ROWS], factor = GK_R(0.0), strength = GK_R(0.0);
@@ -176,24 +177,20 @@ GK_FN void gk_scan_step(const gk_scan_local* m, const gk_scan_at* at, int lanes,
     if (mode == gk_scan_results) gk_scan_columns(at->q, q);
     if (GK_OP == gk_rule_gla_key) gk_scan_columns(at->g, g);
     if (GK_OP == gk_rule_delta) {
-        GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
-            dot[r] = GK_R(0.0);
-            GK_UNROLL for (int j = 0; j < GK_CHUNK_COLUMNS; j++) dot[r] += x->s[r][j] * k[j];
-        }
-        gk_scan_sum(dot, m->tmp, lanes);
+        GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) dot[r] = gk_chunk_dot(x->s[r], k, p->has);
+        gk_scan_sum(dot, m->tmp, p->lanes);
     }
     GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
         gk_f u = rows.v[2 + r];
         if (GK_OP == gk_rule_ssd && mode != gk_scan_part_back) u *= strength;
         if (GK_OP == gk_rule_delta) u = strength * (u - factor * dot[r]);
-        y[r] = GK_R(0.0);
         GK_UNROLL for (int j = 0; j < GK_CHUNK_COLUMNS; j++) {
             gk_f e = GK_OP == gk_rule_selective ? gk_decay(rows.v[r] * x->a[r][j]) : GK_OP == gk_rule_gla_key ? g[j] : factor;
             if (mode == gk_scan_part_back) x->s[r][j] = e * (x->s[r][j] + u * k[j]);
             else x->s[r][j] = e * x->s[r][j] + u * k[j];
-            if (mode == gk_scan_results) y[r] += x->s[r][j] * q[j];
-            else x->f[r][j] *= e;
+            if (mode != gk_scan_results) x->f[r][j] *= e;
         }
+        y[r] = mode == gk_scan_results ? gk_chunk_dot(x->s[r], q, p->has) : GK_R(0.0);
     }
 }
 
@@ -229,7 +226,7 @@ GK_FN void gk_scan_steps(const gk_scan_local* m, const gk_chunk_place* p, gk_sca
     GK_ROLLED do {
         GK_UNROLL for (int u = 0; u < GK_SCAN_UNROLL; u++) {
             gk_f y[GK_CHUNK_ROWS];
-            gk_scan_step(m, &at, p->lanes, c + u, x, y, mode);
+            gk_scan_step(m, p, &at, c + u, x, y, mode);
             at.rows += GK_SLOTS(4) * p->groups;
             at.k += GK_SLOTS(4) * (p->span >> 2);
             at.q += GK_SLOTS(4) * (p->span >> 2);
