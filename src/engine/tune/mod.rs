@@ -300,5 +300,5 @@ impl Drop for Trying<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
