@@ -362,7 +362,7 @@ impl Engine {
             "prelu_bwd" => return self.explain_prelu(info.name),
             "attention" | "attention_bwd" => return self.explain_attention(info.name),
             "flash_decode" | "paged_attention" => return self.explain_decode(info.name),
-            "sample_tokens" => return self.explain_sampling(info.name),
+            "logit_processors" | "sample_tokens" => return self.explain_sampling(info.name),
             "strided_copy" | "concat" | "fill" => return self.explain_shape(info.name),
             "embedding" | "embedding_bwd" => return self.explain_embedding(info.name),
             "sym_normalize"

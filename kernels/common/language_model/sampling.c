@@ -7,116 +7,12 @@
  * A block has a row. A threshold is found in three steps: two or more looks at the row sum the weights (counts or powers) by the distance from the
  * maximum in fixed point, some bits at a time; the few elements with the right distance are collected in local memory; among these the bits of an
  * order-preserving integer are found 4 at a time. Too many equal distances skip to the last step, on the whole row. A draw descends through 16 sections
- * of the row. Where rows are few, blocks of their own find the largest logit and the sum of each of these first (logits_sections). NaN counts as -inf.
+ * of the row. Where rows are few, blocks of their own find the largest logit and the sum of each of these first (logits_sections), or what is kept
+ * (histogram.c). NaN counts as -inf.
  * Sums in gk_f, counts exactly (vocab at most 2^24). Deterministic: fixed trees.
  * u: word row % 4 of Philox block offset + row / 4. References: Fan et al. (2018), Holtzman et al. (2020), Keskar et al. (2019, penalty).
  */
-#define GK_SAMPLE_DIGITS 16
-#if GK_DTYPE == GK_F64
-typedef gk_u64 gk_key;
-#define GK_KEY_BITS 64
-#define gk_key_bits(x) gk_as_u64(x)
-#else
-typedef gk_u32 gk_key;
-#define GK_KEY_BITS 32
-#define gk_key_bits(x) gk_as_u32(x)
-#endif
-
-/* Rising with the value. */
-GK_FN gk_key gk_key_of(gk_f x)
-{
-    gk_key b = gk_key_bits(x + GK_R(0.0)), top = (gk_key)1 << (GK_KEY_BITS - 1);
-    return (b & top) ? ~b : b | top;
-}
-GK_FN gk_f gk_value_of(gk_key k)
-{
-    gk_key top = (gk_key)1 << (GK_KEY_BITS - 1), b = (k & top) ? k ^ top : ~k;
-#if GK_DTYPE == GK_F64
-    return gk_as_f64(b);
-#else
-    return gk_as_f32(b);
-#endif
-}
-
-/* Bits of a look, and what a thread keeps in local memory: a sum for each value of those bits, or elements. */
-#if GK_DTYPE == GK_F64
-#define GK_LOOK_BITS 4
-#else
-#define GK_LOOK_BITS 5
-#endif
-#define GK_LOOK_BINS (1 << GK_LOOK_BITS)
-
-typedef struct {
-    GK_GLOBAL const gk_t* logits;
-    GK_GLOBAL const gk_f* wide;
-    gk_i64 first, n;
-    gk_f scale, min_p;
-} gk_logits;
-
-/* What is kept of a row: keys above `cut`, and those equal to it up to the id `last`. */
-typedef struct { gk_key cut; gk_i64 last; gk_f top; } gk_kept;
-
-GK_FN gk_f gk_logit(const gk_logits* l, gk_i64 i)
-{
-    gk_f x = l->wide ? l->wide[l->first + i] : gk_load(l->logits, l->first + i);
-    return gk_isnan(x) ? -GK_INF : x;
-}
-
-/* Elements that a thread loads before it uses the first. */
-#define GK_LOGITS_AHEAD 4
-
-/* Elements at, at + step, .. below end, as they are; some element beyond. */
-GK_FN void gk_logits_ahead(const gk_logits* l, int at, int end, const int step, gk_f v[GK_LOGITS_AHEAD])
-{
-    if (l->wide) {
-        GK_UNROLL for (int u = 0; u < GK_LOGITS_AHEAD; u++) v[u] = l->wide[l->first + (at + u * step < end ? at + u * step : at)];
-    } else {
-        GK_UNROLL for (int u = 0; u < GK_LOGITS_AHEAD; u++) v[u] = gk_load(l->logits, l->first + (at + u * step < end ? at + u * step : at));
-    }
-}
-
-/* Goes through every lanes-th element of a row from `from` on: x is number i. */
-#define GK_EACH_LOGIT_OF(l, from, end, lanes, x, i, step)                                          \
-    for (int at_ = (int)(from); at_ < (int)(end); at_ += GK_LOGITS_AHEAD * (lanes)) {              \
-        gk_f ahead_[GK_LOGITS_AHEAD];                                                              \
-        gk_logits_ahead(l, at_, (int)(end), lanes, ahead_);                                        \
-        GK_UNROLL for (int u_ = 0; u_ < GK_LOGITS_AHEAD; u_++) {                                   \
-            int i = at_ + u_ * (lanes);                                                            \
-            gk_f x = gk_isnan(ahead_[u_]) ? -GK_INF : ahead_[u_];                                  \
-            if (i < (int)(end)) { step }                                                           \
-        }                                                                                          \
-    }
-/* The threads of a block together go through all of them. */
-#define GK_EACH_LOGIT(l, from, end, x, i, step) GK_EACH_LOGIT_OF(l, (from) + gk_lid(), end, GK_BLOCK, x, i, step)
-
-/* exp((x - top) / T) */
-GK_FN gk_f gk_power(const gk_logits* l, gk_f x, gk_f top) { return x == top ? GK_R(1.0) : gk_exp((x - top) * l->scale); }
-
-GK_FN int gk_is_kept(const gk_logits* l, const gk_kept* k, gk_f x, gk_i64 i)
-{
-    gk_key key = gk_key_of(x);
-    return (key > k->cut || (key == k->cut && i <= k->last)) && gk_power(l, x, k->top) >= l->min_p;
-}
-
-/* What is summed: the number of elements, the powers of what is kept, the ids from behind of what equals the cut. */
-#define GK_BY_COUNT 0
-#define GK_BY_POWER 1
-#define GK_BY_ID 2
-
-GK_FN gk_f gk_weight(const gk_logits* l, const gk_kept* k, gk_f x, gk_i64 i, const int by)
-{
-    if (by == GK_BY_POWER) return gk_is_kept(l, k, x, i) ? gk_power(l, x, k->top) : GK_R(0.0);
-    if (by == GK_BY_ID) return gk_key_of(x) == k->cut && i <= k->last ? GK_R(1.0) : GK_R(0.0);
-    return GK_R(1.0);
-}
-
-/* Adds a weight to the sum of its next digit if its key has the prefix. */
-GK_FN void gk_digit_add(gk_f sums[GK_SAMPLE_DIGITS], gk_key key, gk_key prefix, int shift, gk_f w)
-{
-    int own = (int)((key >> shift) & 15);
-    if (shift + 4 < GK_KEY_BITS && (key >> (shift + 4)) != (prefix >> (shift + 4))) w = GK_R(0.0);
-    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) sums[d] += own == d ? w : GK_R(0.0);
-}
+#include "sampling.h"
 
 /* The largest key such that the weights of those not below it sum to at least `target`, with *above as the sum of what is above all keys at first and of
  * what is above that key in the end. Of the `count` elements of each thread in the list, or for -1 of the row. */
@@ -125,8 +21,7 @@ GK_FN gk_key gk_descend(const gk_logits* l, const gk_kept* k, gk_f target, const
 {
     gk_key prefix = 0;
     for (int shift = GK_KEY_BITS - 4; shift >= 0; shift -= 4) {
-        gk_f sums[GK_SAMPLE_DIGITS], run = *above;
-        int digit = 0;
+        gk_f sums[GK_SAMPLE_DIGITS];
         GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) sums[d] = GK_R(0.0);
         if (count >= 0) {
             for (int n = 0; n < count; n++) {
@@ -139,18 +34,7 @@ GK_FN gk_key gk_descend(const gk_logits* l, const gk_kept* k, gk_f target, const
                 gk_digit_add(sums, by == GK_BY_ID ? (gk_key)(l->n - 1 - i) : gk_key_of(x), prefix, shift, gk_weight(l, k, x, i, by));
             }
         }
-        for (int d = GK_SAMPLE_DIGITS - 1; d >= 0; d--) {
-            gk_f s = GK_R(0.0);
-            GK_UNROLL for (int e = 0; e < GK_SAMPLE_DIGITS; e++) s = e == d ? sums[e] : s;
-            s = gk_block_sum(s, tmp);
-            /* The first digit that reaches the target; rounding may leave the last one short of it. */
-            if (digit == 0 && (run + s >= target || d == 0)) {
-                digit = d + 1;
-                *above = run;
-            }
-            run += s;
-        }
-        prefix |= (gk_key)(digit - 1) << shift;
+        prefix |= (gk_key)gk_digit_pick(sums, target, above, tmp) << shift;
     }
     return prefix;
 }
@@ -244,14 +128,6 @@ GK_FN void gk_cut_ties(const gk_logits* l, gk_kept* k, gk_f count, GK_LOCAL_PTR 
     if (count < ties) k->last = l->n - 1 - (gk_i64)gk_descend(l, k, count, GK_BY_ID, room, -1, tmp, &above);
 }
 
-/* The largest logit of a row. */
-GK_FN gk_f gk_row_top(const gk_logits* l, GK_LOCAL_PTR gk_f* tmp)
-{
-    gk_f top = -GK_INF;
-    GK_EACH_LOGIT(l, 0, l->n, x, i, top = x > top ? x : top;)
-    return gk_block_max(top, tmp);
-}
-
 /* The sum of the powers of what is kept: `known`, unless that is negative. In no branch: compilers for CPUs copy what follows a barrier in one. */
 GK_FN gk_f gk_row_sum(const gk_logits* l, const gk_kept* k, gk_f known, GK_LOCAL_PTR gk_f* tmp)
 {
@@ -317,27 +193,24 @@ GK_KERNEL(logits_penalize)(GK_IN(gk_t, logits), GK_IN(int, prev), GK_OUT(gk_f, w
     }
 }
 
-/* y = l / T where kept, else -inf. wide: penalised logits, or null. Launch: one block per row. */
-GK_KERNEL(logits_process)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 vocab, gk_i64 top_k, gk_f scale, gk_f top_p,
+/* y = l / T where kept, else -inf. wide: penalised logits, or null; state: what is kept, [rows, GK_ROW_NUMBERS], or null for all. Launch: one block per
+ * row and each of its `parts`. */
+GK_KERNEL(logits_process)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, state), GK_OUT(gk_t, y), gk_i64 vocab, gk_i64 parts, gk_f scale,
                           gk_f min_p)
 {
-    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_OUT(gk_t, y);
-    GK_LOCAL gk_f tmp[GK_BLOCK];
-    GK_LOCAL gk_f room[GK_BLOCK * GK_LOOK_BINS];
-    for (gk_i64 row = gk_bid(0); row < rows; row += gk_nblocks(0)) {
-        gk_logits l;
-        gk_kept k;
-        l.logits = logits; l.wide = wide; l.first = row * vocab; l.n = vocab; l.scale = scale; l.min_p = min_p;
-        k = gk_row_kept(&l, top_k, top_p, gk_row_top(&l, tmp), GK_R(-1.0), room, tmp);
-        for (gk_i64 i = gk_lid(); i < vocab; i += GK_BLOCK) {
-            gk_f x = gk_logit(&l, i);
-            gk_store(y, l.first + i, gk_is_kept(&l, &k, x, i) ? x * scale : -GK_INF);
-        }
+    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_f, state); GK_BIND_OUT(gk_t, y);
+    gk_i64 row = gk_bid(0) / parts, width = (vocab + parts - 1) / parts, from = gk_bid(0) % parts * width;
+    gk_i64 end = from + width < vocab ? from + width : vocab;
+    gk_logits l;
+    gk_kept k;
+    l.logits = logits; l.wide = wide; l.first = row * vocab; l.n = vocab; l.scale = scale; l.min_p = min_p;
+    k.cut = 0; k.last = vocab - 1; k.top = GK_R(0.0);
+    if (state) k = gk_row_get(state, row);
+    for (gk_i64 i = from + gk_lid(); i < end; i += GK_BLOCK) {
+        gk_f x = gk_logit(&l, i);
+        gk_store(y, l.first + i, !state || gk_is_kept(&l, &k, x, i) ? x * scale : -GK_INF);
     }
 }
-
-/* Elements of each of the 16 sections of a row but the last. */
-GK_FN gk_i64 gk_section_width(const gk_logits* l) { return (l->n + GK_SAMPLE_DIGITS - 1) / GK_SAMPLE_DIGITS; }
 
 /* The largest of every lanes-th logit from `from` on, and the sum of the powers from there: one pass. */
 GK_FN gk_f gk_powers(const gk_logits* l, gk_i64 from, gk_i64 end, const int lanes, gk_f* top)
@@ -356,18 +229,6 @@ GK_FN gk_f gk_powers(const gk_logits* l, gk_i64 from, gk_i64 end, const int lane
 
 /* Largest logits and sums of powers of a row's sections. */
 typedef struct { gk_f top, tops[GK_SAMPLE_DIGITS], sums[GK_SAMPLE_DIGITS]; } gk_sections;
-
-/* Threads of a block for each section. */
-#define GK_SECTION_LANES (GK_BLOCK / GK_SAMPLE_DIGITS)
-
-/* One number for each section, from the first of its threads to all threads. */
-GK_FN void gk_share_sections(gk_f v, gk_f all[GK_SAMPLE_DIGITS], GK_LOCAL_PTR gk_f* tmp)
-{
-    if (gk_lid() % GK_SECTION_LANES == 0) tmp[gk_lid() / GK_SECTION_LANES] = v;
-    GK_BARRIER();
-    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) all[d] = tmp[d];
-    GK_BARRIER();
-}
 
 /* part: those of the row as logits_sections left them, or null. */
 GK_FN void gk_row_sections(const gk_logits* l, GK_GLOBAL const gk_f* part, gk_i64 row, gk_sections* r, GK_LOCAL_PTR gk_f* tmp)
@@ -400,12 +261,11 @@ GK_FN void gk_sums_below(const gk_logits* l, const gk_kept* k, gk_i64 lo, gk_i64
     gk_share_sections(gk_group_sum(s, tmp, GK_SECTION_LANES), sums, tmp);
 }
 
-/* The id of a draw; sums of the first sections if they are known. */
-GK_FN gk_i64 gk_draw(const gk_logits* l, const gk_kept* k, gk_f u, gk_f sums[GK_SAMPLE_DIGITS], const int known, GK_LOCAL_PTR gk_f* tmp)
+/* The id of a draw; sums of the sections. */
+GK_FN gk_i64 gk_draw(const gk_logits* l, const gk_kept* k, gk_f u, gk_f sums[GK_SAMPLE_DIGITS], GK_LOCAL_PTR gk_f* tmp)
 {
     gk_i64 lo = 0, hi = l->n, width = gk_section_width(l);
     gk_f before = GK_R(0.0), target = GK_R(0.0);
-    if (!known) gk_sums_below(l, k, lo, hi, width, sums, tmp);
     GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) target += sums[d];
     target *= u;
     for (;;) {
@@ -502,19 +362,19 @@ GK_KERNEL(logits_draw)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, part)
         l.logits = logits; l.wide = wide; l.first = row * vocab; l.n = vocab; l.scale = scale; l.min_p = GK_R(0.0);
         gk_row_sections(&l, part, row, &r, tmp);
         k.cut = 0; k.last = vocab - 1; k.top = r.top;
-        id = gk_draw(&l, &k, gk_row_word(row, more, seed, stream, offset), r.sums, 1, tmp);
+        id = gk_draw(&l, &k, gk_row_word(row, more, seed, stream, offset), r.sums, tmp);
         if (gk_lid() == 0) ids[row] = id;
     }
 }
 
-/* What is kept of rows, for logits_draw_kept: kept [rows, 3], bits of the cut, last id, largest logit. Launch: a block per row. */
-GK_KERNEL(logits_keep)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, part), GK_OUT(gk_f, kept), gk_i64 rows, gk_i64 vocab, gk_i64 top_k, gk_f scale,
-                       gk_f top_p)
+/* What is kept of rows, for logits_draw_kept: state [rows, GK_ROW_NUMBERS]. open: of rows that histogram.c left open. */
+GK_KERNEL(logits_keep)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, part), GK_OUT(gk_f, state), gk_i64 rows, gk_i64 vocab, gk_i64 top_k,
+                       gk_f scale, gk_f top_p, int open)
 {
-    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_f, kept);
+    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_f, state);
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_LOCAL gk_f room[GK_BLOCK * GK_LOOK_BINS];
-    for (gk_i64 row = gk_bid(0); row < rows; row += gk_nblocks(0)) {
+    for (gk_i64 row = gk_open_row(state, gk_bid(0), rows, open); row < rows; row = gk_open_row(state, row + gk_nblocks(0), rows, open)) {
         gk_logits l;
         gk_kept k;
         gk_sections r;
@@ -523,30 +383,29 @@ GK_KERNEL(logits_keep)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, part)
         gk_row_sections(&l, part, row, &r, tmp);
         GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) total += r.sums[d];
         k = gk_row_kept(&l, top_k, top_p, r.top, total, room, tmp);
-        if (gk_lid() == 0) {
-            ((GK_GLOBAL gk_key*)kept)[row * 3] = k.cut;
-            kept[row * 3 + 1] = (gk_f)k.last;
-            kept[row * 3 + 2] = k.top;
-        }
+        if (gk_lid() == 0) gk_row_put(state, row, k);
     }
 }
 
-/* A draw of what is kept of a row. */
-GK_KERNEL(logits_draw_kept)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, kept), GK_IN(gk_i64, more), GK_OUT(gk_i64, ids), gk_i64 rows,
-                            gk_i64 vocab, gk_i64 seed, gk_i64 stream, gk_i64 offset, gk_f scale, gk_f min_p)
+/* A draw of what is kept of a row. known: sums of its sections from logits_cut, or null. */
+GK_KERNEL(logits_draw_kept)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, state), GK_IN(gk_f, known), GK_IN(gk_i64, more), GK_OUT(gk_i64, ids),
+                            gk_i64 rows, gk_i64 vocab, gk_i64 seed, gk_i64 stream, gk_i64 offset, gk_f scale, gk_f min_p)
 {
-    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_f, kept); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(gk_i64, ids);
+    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_f, state); GK_BIND_IN(gk_f, known); GK_BIND_IN(gk_i64, more);
+    GK_BIND_OUT(gk_i64, ids);
     GK_LOCAL gk_f tmp[GK_BLOCK];
     for (gk_i64 row = gk_bid(0); row < rows; row += gk_nblocks(0)) {
         gk_logits l;
         gk_kept k;
         gk_f sums[GK_SAMPLE_DIGITS];
         gk_i64 id;
+        int have;
         l.logits = logits; l.wide = wide; l.first = row * vocab; l.n = vocab; l.scale = scale; l.min_p = min_p;
-        k.cut = ((GK_GLOBAL const gk_key*)kept)[row * 3];
-        k.last = (gk_i64)kept[row * 3 + 1];
-        k.top = kept[row * 3 + 2];
-        id = gk_draw(&l, &k, gk_row_word(row, more, seed, stream, offset), sums, 0, tmp);
+        k = gk_row_get(state, row);
+        have = known && known[row * GK_SAMPLE_DIGITS] >= GK_R(0.0);
+        gk_sums_below(&l, &k, 0, have ? 0 : vocab, gk_section_width(&l), sums, tmp);
+        GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) sums[d] = have ? known[row * GK_SAMPLE_DIGITS + d] : sums[d];
+        id = gk_draw(&l, &k, gk_row_word(row, more, seed, stream, offset), sums, tmp);
         if (gk_lid() == 0) ids[row] = id;
     }
 }

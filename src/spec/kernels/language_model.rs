@@ -1,7 +1,70 @@
 //! Kernels of `kernels/common/language_model`.
 // Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
 
-use crate::spec::{FLOATS64, kernel_args, kernel_table};
+use crate::spec::{FLOATS, FLOATS64, kernel_args, kernel_table};
+
+kernel_args! {
+    /// Arguments of `logits_histogram`.
+    LogitsHistogramArgs {
+        logits: In("gk_t"),
+        wide: In("gk_f"),
+        tops: Out("gk_f"),
+        bins: Out("gk_f"),
+        vocab: I64,
+        parts: I64,
+        scale: Real,
+        counted: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `logits_threshold`.
+    LogitsThresholdArgs {
+        tops: In("gk_f"),
+        bins: In("gk_f"),
+        state: Out("gk_f"),
+        vocab: I64,
+        parts: I64,
+        scale: Real,
+        target: Real,
+        by: I32,
+        more: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `logits_candidates`.
+    LogitsCandidatesArgs {
+        logits: In("gk_t"),
+        wide: In("gk_f"),
+        state: In("gk_f"),
+        list: Out("gk_f"),
+        ids: Out("int"),
+        found: Out("int"),
+        above: Out("gk_f"),
+        vocab: I64,
+        parts: I64,
+        scale: Real,
+        min_p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `logits_cut`.
+    LogitsCutArgs {
+        list: In("gk_f"),
+        ids: In("int"),
+        found: In("int"),
+        above: In("gk_f"),
+        state: Out("gk_f"),
+        sums: Out("gk_f"),
+        vocab: I64,
+        parts: I64,
+        scale: Real,
+        min_p: Real,
+        by: I32,
+    }
+}
 
 kernel_args! {
     /// Arguments of `lm_items`.
@@ -91,12 +154,11 @@ kernel_args! {
     LogitsProcessArgs {
         logits: In("gk_t"),
         wide: In("gk_f"),
+        state: In("gk_f"),
         y: Out("gk_t"),
-        rows: I64,
         vocab: I64,
-        top_k: I64,
+        parts: I64,
         scale: Real,
-        top_p: Real,
         min_p: Real,
     }
 }
@@ -147,12 +209,13 @@ kernel_args! {
         logits: In("gk_t"),
         wide: In("gk_f"),
         part: In("gk_f"),
-        kept: Out("gk_f"),
+        state: Out("gk_f"),
         rows: I64,
         vocab: I64,
         top_k: I64,
         scale: Real,
         top_p: Real,
+        open: I32,
     }
 }
 
@@ -161,7 +224,8 @@ kernel_args! {
     LogitsDrawKeptArgs {
         logits: In("gk_t"),
         wide: In("gk_f"),
-        kept: In("gk_f"),
+        state: In("gk_f"),
+        known: In("gk_f"),
         more: In("gk_i64"),
         ids: Out("gk_i64"),
         rows: I64,
@@ -176,6 +240,10 @@ kernel_args! {
 
 kernel_table! {
     LanguageModel;
+    LOGITS_HISTOGRAM: LogitsHistogramArgs = "language_model/histogram.c" "logits_histogram" [(FLOATS, &[])];
+    LOGITS_THRESHOLD: LogitsThresholdArgs = "language_model/histogram.c" "logits_threshold" [(FLOATS, &[])];
+    LOGITS_CANDIDATES: LogitsCandidatesArgs = "language_model/histogram.c" "logits_candidates" [(FLOATS, &[])];
+    LOGITS_CUT: LogitsCutArgs = "language_model/histogram.c" "logits_cut" [(FLOATS, &[])];
     LM_ITEMS: LmItemsArgs = "language_model/linear_cross_entropy.c" "lm_items" [(FLOATS64, &[])];
     LM_COUNTED: LmCountedArgs = "language_model/linear_cross_entropy.c" "lm_counted" [(FLOATS64, &[])];
     LM_GRAD: LmGradArgs = "language_model/linear_cross_entropy.c" "lm_grad" [(FLOATS64, &[])];

@@ -1,38 +1,74 @@
-//! How tokens are drawn: each row by one block, or sections of rows by blocks of their own first.
+//! How tokens are drawn: each row by one block, sections of rows by blocks of their own first, or what is kept by histograms of parts of rows.
 
 use crate::device::Caps;
+use crate::dtype::DType;
 use crate::engine::plan::{Problem, Reason, Variant};
 
 const SOURCE: &str = "kernels/common/language_model/sampling.c";
 
 /// Sections of a row (`GK_SAMPLE_DIGITS`).
 pub(super) const SECTIONS: usize = 16;
+/// Logits of a part of a row at most (`GK_PART`).
+const PART: usize = 8192;
+/// Logits of a row from which on several blocks serve it: 128 in a section.
+const LONG: usize = 128 * SECTIONS;
 
 /// A draw from each of `rows` rows of `vocab` logits.
 #[derive(Debug, Clone, Copy, Hash)]
 pub(super) struct SampleProblem {
     pub(super) rows: usize,
     pub(super) vocab: usize,
+    pub(super) dtype: DType,
+    /// Whether top-k or top-p leave logits out.
+    pub(super) filtered: bool,
+}
+
+/// Where a row is looked at before a token is drawn from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SamplePlan {
+    /// What is kept is found by this many blocks for each row: a multiple of [`SECTIONS`].
+    Histogram { parts: usize },
+    /// Largest logits and sums of sections are.
+    Sections,
+    /// By the block that draws.
+    Rows,
+}
+
+impl SampleProblem {
+    /// Blocks for `parts` of each row.
+    fn fits(&self, parts: usize) -> Result<(), Reason> {
+        match self.rows.saturating_mul(parts) {
+            blocks if blocks > i32::MAX as usize => Err(format!("{blocks} blocks exceed the grid").into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Problem for SampleProblem {
-    /// Blocks for sections, or none.
-    type Plan = Option<usize>;
+    type Plan = SamplePlan;
 
-    const VARIANTS: &'static [Variant] =
-        &[Variant { name: "sections", source: SOURCE }, Variant { name: "rows", source: SOURCE }];
+    const VARIANTS: &'static [Variant] = &[
+        Variant { name: "histogram", source: "kernels/common/language_model/histogram.c" },
+        Variant { name: "sections", source: SOURCE },
+        Variant { name: "rows", source: SOURCE },
+    ];
 
-    fn plan(&self, variant: usize, _caps: &Caps) -> Result<Option<usize>, Reason> {
-        match self.rows.saturating_mul(SECTIONS) {
-            _ if variant == 1 => Ok(None),
-            blocks if blocks > i32::MAX as usize => Err(format!("{blocks} blocks exceed the grid").into()),
-            blocks => Ok(Some(blocks)),
+    fn plan(&self, variant: usize, _caps: &Caps) -> Result<SamplePlan, Reason> {
+        match variant {
+            0 if !self.filtered => Err("neither top-k nor top-p leave anything out".into()),
+            0 if self.dtype == DType::F64 => Err("powers are summed with 21 bits, too few for f64".into()),
+            0 => {
+                let parts = SECTIONS * self.vocab.div_ceil(SECTIONS).div_ceil(PART);
+                self.fits(parts).map(|()| SamplePlan::Histogram { parts })
+            }
+            1 => self.fits(SECTIONS).map(|()| SamplePlan::Sections),
+            _ => Ok(SamplePlan::Rows),
         }
     }
 
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
-        // A section has 128 elements at least; as many blocks as rows are enough where each multiprocessor has eight.
-        variant == 1 || !caps.is_cpu && self.vocab >= 128 * SECTIONS && self.rows < caps.target_blocks()
+        // As many blocks as rows are enough where each multiprocessor has eight.
+        variant == 2 || !caps.is_cpu && self.vocab >= LONG && self.rows < caps.target_blocks()
     }
 }
 
@@ -42,13 +78,26 @@ mod tests {
     use crate::engine::geometry::tests::{chosen, cpu, gpu};
 
     #[test]
-    fn sections_serve_where_rows_are_few_and_long() {
-        let p = SampleProblem { rows: 256, vocab: 131_072 };
-        assert_eq!((chosen(&p, &gpu()), p.plan(0, &gpu())), ("sections", Ok(Some(4096))));
-        assert_eq!(p.plan(1, &gpu()), Ok(None));
+    fn several_blocks_serve_rows_that_are_few_and_long() {
+        let p = SampleProblem { rows: 256, vocab: 131_072, dtype: DType::F32, filtered: false };
+        assert_eq!((chosen(&p, &gpu()), p.plan(1, &gpu())), ("sections", Ok(SamplePlan::Sections)));
         assert_eq!(chosen(&SampleProblem { rows: 2000, ..p }, &gpu()), "rows");
         assert_eq!(chosen(&SampleProblem { vocab: 1000, ..p }, &gpu()), "rows");
         assert_eq!(chosen(&p, &cpu()), "rows");
-        assert!(SampleProblem { rows: 1 << 28, ..p }.plan(0, &gpu()).is_err_and(|e| e.contains("grid")));
+        assert!(SampleProblem { rows: 1 << 28, ..p }.plan(1, &gpu()).is_err_and(|e| e.contains("grid")));
+    }
+
+    #[test]
+    fn histograms_serve_rows_of_which_something_is_left_out() {
+        let p = SampleProblem { rows: 256, vocab: 131_072, dtype: DType::Bf16, filtered: true };
+        assert_eq!(
+            (chosen(&p, &gpu()), p.plan(0, &gpu())),
+            ("histogram", Ok(SamplePlan::Histogram { parts: 16 }))
+        );
+        let longer = SampleProblem { vocab: 131_073, ..p };
+        assert_eq!(longer.plan(0, &gpu()), Ok(SamplePlan::Histogram { parts: 32 }));
+        assert_eq!(chosen(&SampleProblem { dtype: DType::F64, ..p }, &gpu()), "sections");
+        assert_eq!(chosen(&SampleProblem { rows: 2000, ..p }, &gpu()), "rows");
+        assert_eq!(chosen(&p, &cpu()), "rows");
     }
 }

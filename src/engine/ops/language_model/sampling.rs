@@ -1,8 +1,9 @@
 //! Choosing tokens: validation and launch.
 
-use super::plan::{SECTIONS, SampleProblem};
+use super::plan::{SECTIONS, SamplePlan, SampleProblem};
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Ptr;
+use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, code_of_op, long};
 use crate::engine::ops::random::RngArgs;
@@ -18,25 +19,10 @@ fn rows_grid(rows: usize) -> Grid {
 }
 
 impl Engine {
-    /// What serves 256 rows of 131,072 logits.
+    /// What serves 256 rows of 131,072 logits in f32, of which top-k or top-p leave some out.
     pub(crate) fn explain_sampling(&self, op: &'static str) -> Result<Choice> {
-        self.explain_problem(op, &SampleProblem { rows: 256, vocab: 131_072 })
-    }
-
-    /// Largest logits and sums of powers of the sections of each row; `None` where rows are not cut.
-    fn sections(&self, op: &'static str, logits: &View<'_>, wide: Ptr, scale: f64) -> Result<Option<Buffer>> {
-        let ([rows, vocab], dt) = ([logits.shape()[0], logits.shape()[1]], logits.dtype());
-        let Some(blocks) = self.plan_with(op, &SampleProblem { rows, vocab }, dt)? else { return Ok(None) };
-        let part = self.scratch(dt.accumulator(), rows * SECTIONS * 2)?;
-        let args = LogitsSectionsArgs {
-            logits: self.arg_in(logits),
-            wide,
-            part: self.arg_in(&part.view()),
-            vocab: long(vocab),
-            scale,
-        };
-        self.launch(&LOGITS_SECTIONS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
-        Ok(Some(part))
+        let problem = SampleProblem { rows: 256, vocab: 131_072, dtype: DType::F32, filtered: true };
+        self.explain_problem(op, &problem)
     }
 
     /// The logits after the penalty, in the arithmetic type; `None` where nothing is penalised.
@@ -69,6 +55,200 @@ impl Engine {
     }
 }
 
+/// Numbers that are noted of a row (`GK_ROW_NUMBERS`).
+const ROW_NUMBERS: usize = 8;
+/// Bins of a part, twice: counts and powers (`GK_BINS`).
+const BINS: usize = 2 * 512;
+/// Logits that a block writes of a row.
+const PROCESSED: usize = 4096;
+/// Candidates of a part (`GK_LIST`).
+const LIST: usize = 1024;
+
+/// Rows of logits, after the penalty, and what is done to them.
+#[derive(Clone, Copy)]
+struct Logits<'a> {
+    engine: &'a Engine,
+    p: &'a LogitProcessors,
+    dtype: DType,
+    logits: Ptr,
+    wide: Ptr,
+    rows: i64,
+    vocab: i64,
+    /// 1 / T, or 0 for T = 0.
+    scale: f64,
+}
+
+/// What is kept of rows: `state` [rows, [`ROW_NUMBERS`]], and the sums of its powers by sections, [rows, [`SECTIONS`]].
+struct Kept {
+    state: Buffer,
+    sums: Option<Buffer>,
+}
+
+impl<'a> Logits<'a> {
+    fn new(e: &'a Engine, p: &'a LogitProcessors, logits: &View<'_>, penalised: Option<&Buffer>) -> Self {
+        Self {
+            engine: e,
+            p,
+            dtype: logits.dtype(),
+            logits: e.arg_in(logits),
+            wide: e.arg_opt(penalised.map(Buffer::view).as_ref()),
+            rows: long(logits.shape()[0]),
+            vocab: long(logits.shape()[1]),
+            scale: if p.temperature == 0.0 { 0.0 } else { 1.0 / p.temperature },
+        }
+    }
+
+    /// Whether top-k leaves anything out.
+    fn some_of_k(&self) -> bool {
+        self.p.top_k > 0 && (self.p.top_k as i64) < self.vocab
+    }
+
+    /// Whether top-k or top-p do.
+    fn filtered(&self) -> bool {
+        self.some_of_k() || self.p.top_p < 1.0
+    }
+
+    fn plan(&self, op: &'static str) -> Result<SamplePlan> {
+        let filtered = self.filtered() && self.p.temperature > 0.0;
+        let [rows, vocab] = [self.rows, self.vocab].map(|n| n as usize);
+        self.engine.plan_with(op, &SampleProblem { rows, vocab, dtype: self.dtype, filtered }, ())
+    }
+
+    /// Memory for `each` numbers of each row.
+    fn each_row(&self, each: usize) -> Result<Buffer> {
+        self.engine.scratch(self.dtype.accumulator(), self.rows as usize * each)
+    }
+
+    /// Largest logits and sums of powers of the sections of each row.
+    fn sections(&self) -> Result<Buffer> {
+        let part = self.each_row(SECTIONS * 2)?;
+        let args = LogitsSectionsArgs {
+            logits: self.logits,
+            wide: self.wide,
+            part: self.engine.arg_in(&part.view()),
+            vocab: self.vocab,
+            scale: self.scale,
+        };
+        let grid = Grid::Blocks([self.rows as usize * SECTIONS, 1, 1]);
+        self.engine.launch(&LOGITS_SECTIONS, self.dtype, "", grid, &args)?;
+        Ok(part)
+    }
+
+    /// What top-k and top-p keep.
+    fn kept(&self, op: &'static str) -> Result<Kept> {
+        let plan = self.plan(op)?;
+        if let SamplePlan::Histogram { parts } = plan {
+            return self.kept_by_histogram(parts);
+        }
+        let part = if plan == SamplePlan::Sections { Some(self.sections()?) } else { None };
+        let kept = Kept { state: self.each_row(ROW_NUMBERS)?, sums: None };
+        self.keep(&kept, self.engine.arg_opt(part.as_ref().map(Buffer::view).as_ref()), false)?;
+        Ok(kept)
+    }
+
+    /// Finds what is kept of all rows, or of those that are left open; `part` is from [`Logits::sections`], or null.
+    fn keep(&self, kept: &Kept, part: Ptr, open: bool) -> Result<()> {
+        let args = LogitsKeepArgs {
+            logits: self.logits,
+            wide: self.wide,
+            part,
+            state: self.engine.arg_in(&kept.state.view()),
+            rows: self.rows,
+            vocab: self.vocab,
+            top_k: (self.p.top_k as i64).min(self.vocab),
+            scale: self.scale,
+            top_p: self.p.top_p,
+            open: i32::from(open),
+        };
+        self.engine.launch(&LOGITS_KEEP, self.dtype, "", rows_grid(self.rows as usize), &args)
+    }
+
+    /// What is kept, by histograms of `parts` of each row: top-k, then top-p, then the rows that bins cannot serve.
+    fn kept_by_histogram(&self, parts: usize) -> Result<Kept> {
+        let kept = Kept { state: self.each_row(ROW_NUMBERS)?, sums: Some(self.each_row(SECTIONS)?) };
+        let (top_k, top_p) = (self.p.top_k as i64, self.p.top_p);
+        let counts = self.some_of_k();
+        let h = self.histogram(parts, counts)?;
+        if counts {
+            h.cut(&kept, ByWeight::Count, top_k as f64, false)?;
+        }
+        if top_p < 1.0 {
+            h.cut(&kept, ByWeight::Power, top_p, counts)?;
+        }
+        self.keep(&kept, Ptr::NULL, true)?;
+        Ok(kept)
+    }
+
+    fn histogram(&self, parts: usize, counts: bool) -> Result<Histogram<'_>> {
+        let e = self.engine;
+        let (tops, bins) = (self.each_row(parts)?, self.each_row(parts * BINS)?);
+        let args = LogitsHistogramArgs {
+            logits: self.logits,
+            wide: self.wide,
+            tops: e.arg_in(&tops.view()),
+            bins: e.arg_in(&bins.view()),
+            vocab: self.vocab,
+            parts: long(parts),
+            scale: self.scale,
+            counted: i32::from(counts),
+        };
+        let grid = Grid::Blocks([self.rows as usize * parts, 1, 1]);
+        e.launch(&LOGITS_HISTOGRAM, self.dtype, "", grid, &args)?;
+        let lists = self.rows as usize * parts;
+        Ok(Histogram {
+            of: self,
+            parts,
+            tops,
+            bins,
+            list: self.each_row(parts * LIST)?,
+            ids: e.scratch(DType::I32, lists * LIST)?,
+            found: e.scratch(DType::I32, lists)?,
+            above: self.each_row(parts)?,
+        })
+    }
+}
+
+/// Bins of the parts of rows, and memory for the candidates of a threshold.
+struct Histogram<'a> {
+    of: &'a Logits<'a>,
+    parts: usize,
+    tops: Buffer,
+    bins: Buffer,
+    list: Buffer,
+    ids: Buffer,
+    found: Buffer,
+    above: Buffer,
+}
+
+/// What a threshold sums (`GK_BY_COUNT`, `GK_BY_POWER`).
+#[derive(Clone, Copy)]
+enum ByWeight {
+    Count = 0,
+    Power = 1,
+}
+
+impl Histogram<'_> {
+    /// Finds the smallest logits that are kept: so that as many as `target` are, or this share of all powers. `more`: of those already kept.
+    fn cut(&self, kept: &Kept, by: ByWeight, target: f64, more: bool) -> Result<()> {
+        let Logits { engine: e, p, dtype, logits, wide, rows, vocab, scale } = *self.of;
+        let (parts, by, min_p) = (long(self.parts), by as i32, p.min_p);
+        let [tops, bins, list, ids, found, above, state] =
+            [&self.tops, &self.bins, &self.list, &self.ids, &self.found, &self.above, &kept.state]
+                .map(|b| e.arg_in(&b.view()));
+        let sums = e.arg_opt(kept.sums.as_ref().map(Buffer::view).as_ref());
+        let each_row = Grid::Blocks([rows as usize, 1, 1]);
+        let each_part = Grid::Blocks([rows as usize * self.parts, 1, 1]);
+        let args =
+            LogitsThresholdArgs { tops, bins, state, vocab, parts, scale, target, by, more: i32::from(more) };
+        e.launch(&LOGITS_THRESHOLD, dtype, "", each_row, &args)?;
+        let args =
+            LogitsCandidatesArgs { logits, wide, state, list, ids, found, above, vocab, parts, scale, min_p };
+        e.launch(&LOGITS_CANDIDATES, dtype, "", each_part, &args)?;
+        let args = LogitsCutArgs { list, ids, found, above, state, sums, vocab, parts, scale, min_p, by };
+        e.launch(&LOGITS_CUT, dtype, "", each_row, &args)
+    }
+}
+
 impl SamplingOps for Engine {
     fn logit_processors(
         &self,
@@ -80,19 +260,21 @@ impl SamplingOps for Engine {
         const OP: &str = "logit_processors";
         let [rows, vocab] = check_logit_processors(p, &logits, prev.as_ref(), &y)?;
         self.check_owner_all(OP, &[("logits", Some(logits)), ("prev", prev), ("y", Some(y.as_view()))])?;
-        let wide = self.penalised(OP, p, &logits, prev.as_ref())?;
+        let penalised = self.penalised(OP, p, &logits, prev.as_ref())?;
+        let l = Logits::new(self, p, &logits, penalised.as_ref());
+        let kept = if l.filtered() || p.min_p > 0.0 { Some(l.kept(OP)?) } else { None };
+        let parts = vocab.div_ceil(PROCESSED).max(1);
         let args = LogitsProcessArgs {
-            logits: self.arg_in(&logits),
-            wide: self.arg_opt(wide.as_ref().map(Buffer::view).as_ref()),
+            logits: l.logits,
+            wide: l.wide,
+            state: self.arg_opt(kept.as_ref().map(|k| k.state.view()).as_ref()),
             y: self.arg_out(&y),
-            rows: long(rows),
-            vocab: long(vocab),
-            top_k: long(p.top_k.min(vocab)),
-            scale: 1.0 / p.temperature,
-            top_p: p.top_p,
+            vocab: l.vocab,
+            parts: long(parts),
+            scale: l.scale,
             min_p: p.min_p,
         };
-        self.launch(&LOGITS_PROCESS, logits.dtype(), "", rows_grid(rows), &args)
+        self.launch(&LOGITS_PROCESS, l.dtype, "", Grid::Blocks([rows * parts, 1, 1]), &args)
     }
 
     fn sample_tokens(
@@ -104,44 +286,39 @@ impl SamplingOps for Engine {
         ids: ViewMut<'_>,
     ) -> Result<()> {
         const OP: &str = "sample_tokens";
-        let [rows, vocab] = check_sample_tokens(p, &rng, &logits, prev.as_ref(), &ids)?;
+        let [rows, _] = check_sample_tokens(p, &rng, &logits, prev.as_ref(), &ids)?;
         self.check_owner_all(OP, &[("logits", Some(logits)), ("prev", prev), ("ids", Some(ids.as_view()))])?;
         let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
         let penalised = self.penalised(OP, p, &logits, prev.as_ref())?;
-        let wide = self.arg_opt(penalised.as_ref().map(Buffer::view).as_ref());
-        let scale = if p.temperature == 0.0 { 0.0 } else { 1.0 / p.temperature };
-        let part = self.sections(OP, &logits, wide, scale)?;
+        let l = Logits::new(self, p, &logits, penalised.as_ref());
+        let (grid, ids) = (rows_grid(rows), self.arg_out(&ids));
+        let Logits { dtype, logits, wide, rows, vocab, scale, .. } = l;
+        if p.temperature > 0.0 && (l.filtered() || p.min_p > 0.0) {
+            let kept = l.kept(OP)?;
+            let args = LogitsDrawKeptArgs {
+                logits,
+                wide,
+                state: self.arg_in(&kept.state.view()),
+                known: self.arg_opt(kept.sums.as_ref().map(Buffer::view).as_ref()),
+                more,
+                ids,
+                rows,
+                vocab,
+                seed,
+                stream,
+                offset,
+                scale,
+                min_p: p.min_p,
+            };
+            return self.launch(&LOGITS_DRAW_KEPT, dtype, "", grid, &args);
+        }
+        let part = if l.plan(OP)? == SamplePlan::Sections { Some(l.sections()?) } else { None };
         let part = self.arg_opt(part.as_ref().map(Buffer::view).as_ref());
-        let (dt, grid) = (logits.dtype(), rows_grid(rows));
-        let (logits, ids, rows, vocab) = (self.arg_in(&logits), self.arg_out(&ids), long(rows), long(vocab));
         if p.temperature == 0.0 {
             let args = LogitsGreedyArgs { logits, wide, part, ids, rows, vocab };
-            return self.launch(&LOGITS_GREEDY, dt, "", grid, &args);
+            return self.launch(&LOGITS_GREEDY, dtype, "", grid, &args);
         }
-        if (p.top_k == 0 || p.top_k as i64 >= vocab) && p.top_p >= 1.0 && p.min_p <= 0.0 {
-            let args =
-                LogitsDrawArgs { logits, wide, part, more, ids, rows, vocab, seed, stream, offset, scale };
-            return self.launch(&LOGITS_DRAW, dt, "", grid, &args);
-        }
-        let kept = self.scratch(dt.accumulator(), rows as usize * 3)?;
-        let kept = self.arg_in(&kept.view());
-        let (top_k, top_p, min_p) = ((p.top_k as i64).min(vocab), p.top_p, p.min_p);
-        let args = LogitsKeepArgs { logits, wide, part, kept, rows, vocab, top_k, scale, top_p };
-        self.launch(&LOGITS_KEEP, dt, "", grid, &args)?;
-        let args = LogitsDrawKeptArgs {
-            logits,
-            wide,
-            kept,
-            more,
-            ids,
-            rows,
-            vocab,
-            seed,
-            stream,
-            offset,
-            scale,
-            min_p,
-        };
-        self.launch(&LOGITS_DRAW_KEPT, dt, "", grid, &args)
+        let args = LogitsDrawArgs { logits, wide, part, more, ids, rows, vocab, seed, stream, offset, scale };
+        self.launch(&LOGITS_DRAW, dtype, "", grid, &args)
     }
 }
