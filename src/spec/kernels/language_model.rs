@@ -23,6 +23,7 @@ kernel_args! {
         tops: In("gk_f"),
         bins: In("gk_f"),
         state: Out("gk_f"),
+        above: Out("gk_f"),
         vocab: I64,
         parts: I64,
         scale: Real,
@@ -41,11 +42,9 @@ kernel_args! {
         list: Out("gk_f"),
         ids: Out("int"),
         found: Out("int"),
-        above: Out("gk_f"),
         vocab: I64,
         parts: I64,
         scale: Real,
-        min_p: Real,
     }
 }
 
@@ -61,7 +60,6 @@ kernel_args! {
         vocab: I64,
         parts: I64,
         scale: Real,
-        min_p: Real,
         by: I32,
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::device::Caps;
 use crate::dtype::DType;
+use crate::engine::launch::LANES;
 use crate::engine::plan::{Problem, Reason, Variant};
 
 const SOURCE: &str = "kernels/common/language_model/sampling.c";
@@ -59,6 +60,14 @@ impl Problem for SampleProblem {
             0 if self.dtype == DType::F64 => Err("powers are summed with 21 bits, too few for f64".into()),
             0 => {
                 let parts = SECTIONS * self.vocab.div_ceil(SECTIONS).div_ceil(PART);
+                if parts > LANES {
+                    return Err(format!(
+                        "{} logits in a row, at most {} are cut into parts",
+                        self.vocab,
+                        LANES * PART
+                    )
+                    .into());
+                }
                 self.fits(parts).map(|()| SamplePlan::Histogram { parts })
             }
             1 => self.fits(SECTIONS).map(|()| SamplePlan::Sections),
@@ -96,6 +105,8 @@ mod tests {
         );
         let longer = SampleProblem { vocab: 131_073, ..p };
         assert_eq!(longer.plan(0, &gpu()), Ok(SamplePlan::Histogram { parts: 32 }));
+        let longest = SampleProblem { vocab: (256 * 8192) + 1, ..p };
+        assert!(longest.plan(0, &gpu()).is_err_and(|e| e.contains("2097152")));
         assert_eq!(chosen(&SampleProblem { dtype: DType::F64, ..p }, &gpu()), "sections");
         assert_eq!(chosen(&SampleProblem { rows: 2000, ..p }, &gpu()), "rows");
         assert_eq!(chosen(&p, &cpu()), "rows");

@@ -58,7 +58,7 @@ impl Engine {
 /// Numbers that are noted of a row (`GK_ROW_NUMBERS`).
 const ROW_NUMBERS: usize = 8;
 /// Bins of a part, twice: counts and powers (`GK_BINS`).
-const BINS: usize = 2 * 512;
+const BINS: usize = 2 * 1024;
 /// Logits that a block writes of a row.
 const PROCESSED: usize = 4096;
 /// Candidates of a part (`GK_LIST`).
@@ -203,7 +203,7 @@ impl<'a> Logits<'a> {
             list: self.each_row(parts * LIST)?,
             ids: e.scratch(DType::I32, lists * LIST)?,
             found: e.scratch(DType::I32, lists)?,
-            above: self.each_row(parts)?,
+            above: self.each_row(SECTIONS)?,
         })
     }
 }
@@ -230,21 +230,30 @@ enum ByWeight {
 impl Histogram<'_> {
     /// Finds the smallest logits that are kept: so that as many as `target` are, or this share of all powers. `more`: of those already kept.
     fn cut(&self, kept: &Kept, by: ByWeight, target: f64, more: bool) -> Result<()> {
-        let Logits { engine: e, p, dtype, logits, wide, rows, vocab, scale } = *self.of;
-        let (parts, by, min_p) = (long(self.parts), by as i32, p.min_p);
+        let Logits { engine: e, dtype, logits, wide, rows, vocab, scale, .. } = *self.of;
+        let (parts, by) = (long(self.parts), by as i32);
         let [tops, bins, list, ids, found, above, state] =
             [&self.tops, &self.bins, &self.list, &self.ids, &self.found, &self.above, &kept.state]
                 .map(|b| e.arg_in(&b.view()));
         let sums = e.arg_opt(kept.sums.as_ref().map(Buffer::view).as_ref());
         let each_row = Grid::Blocks([rows as usize, 1, 1]);
         let each_part = Grid::Blocks([rows as usize * self.parts, 1, 1]);
-        let args =
-            LogitsThresholdArgs { tops, bins, state, vocab, parts, scale, target, by, more: i32::from(more) };
+        let args = LogitsThresholdArgs {
+            tops,
+            bins,
+            state,
+            above,
+            vocab,
+            parts,
+            scale,
+            target,
+            by,
+            more: i32::from(more),
+        };
         e.launch(&LOGITS_THRESHOLD, dtype, "", each_row, &args)?;
-        let args =
-            LogitsCandidatesArgs { logits, wide, state, list, ids, found, above, vocab, parts, scale, min_p };
+        let args = LogitsCandidatesArgs { logits, wide, state, list, ids, found, vocab, parts, scale };
         e.launch(&LOGITS_CANDIDATES, dtype, "", each_part, &args)?;
-        let args = LogitsCutArgs { list, ids, found, above, state, sums, vocab, parts, scale, min_p, by };
+        let args = LogitsCutArgs { list, ids, found, above, state, sums, vocab, parts, scale, by };
         e.launch(&LOGITS_CUT, dtype, "", each_row, &args)
     }
 }
@@ -299,7 +308,8 @@ impl SamplingOps for Engine {
                 logits,
                 wide,
                 state: self.arg_in(&kept.state.view()),
-                known: self.arg_opt(kept.sums.as_ref().map(Buffer::view).as_ref()),
+                // Sums of sections do not know of min-p.
+                known: self.arg_opt(kept.sums.as_ref().filter(|_| p.min_p <= 0.0).map(Buffer::view).as_ref()),
                 more,
                 ids,
                 rows,
