@@ -76,6 +76,13 @@ GK_FN int gk_binned(gk_f scale, gk_f top) { return gk_fabs(top * (scale * GK_BIN
 /* The natural logarithm of a bin's upper bound, relative to the logit from which bins are counted: powers of its elements are 0.91 to 0.97 of it. */
 GK_FN gk_f gk_bin_bound(gk_f bin) { return (bin - GK_R(2.0)) / GK_BIN_STEPS; }
 
+/* e^a for -0.1 <= a <= 0 within 1e-8: a series. */
+GK_FN gk_f gk_near_exp(gk_f a)
+{
+    gk_f y = GK_R(1.0) / GK_R(24.0) + a * (GK_R(1.0) / GK_R(120.0));
+    return GK_R(1.0) + a * (GK_R(1.0) + a * (GK_R(0.5) + a * (GK_R(1.0) / GK_R(6.0) + a * y)));
+}
+
 /* Counts a logit and adds its power, relative to that of the part's largest. */
 GK_FN void gk_bin_add(const gk_part* p, gk_f x, gk_f top, gk_f base, GK_LOCAL_PTR gk_u32* counts, GK_LOCAL_PTR gk_u32* powers, int counted)
 {
@@ -84,8 +91,8 @@ GK_FN void gk_bin_add(const gk_part* p, gk_f x, gk_f top, gk_f base, GK_LOCAL_PT
         int n = bin < (gk_f)(GK_BINS - 1) ? (int)bin : GK_BINS - 1;
         if (counted) gk_local_add(&counts[n], 1u);
         if (n < GK_BINS - 1) {
-            gk_f w = gk_exp((x - top) * p->l.scale + gk_bin_bound(bin));
-            gk_local_add(&powers[n], (gk_u32)(gk_min(w, GK_R(0.98)) * GK_POWER_ONE + GK_R(0.5)));
+            gk_f w = gk_near_exp((x - top) * p->l.scale + gk_bin_bound(bin));
+            gk_local_add(&powers[n], (gk_u32)(gk_min(gk_max(w, GK_R(0.0)), GK_R(0.98)) * GK_POWER_ONE + GK_R(0.5)));
         }
     }
 }
@@ -130,40 +137,56 @@ GK_KERNEL(logits_histogram)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_f,
     if (gk_lid() == 0) tops[gk_bid(0)] = top;
 }
 
-/* The bins of a row's part, beside those of the row: `shift` further down, powers to be multiplied by `factor`. */
-typedef struct { GK_GLOBAL const gk_f *counts, *powers; gk_f factor; int shift; } gk_part_bins;
+/* The bins of a row's parts, beside those of the row: how much further down, and by what powers are to be multiplied. In local memory, as parts are at
+ * most GK_BLOCK. */
+typedef struct { GK_GLOBAL const gk_f* bins; GK_LOCAL_PTR int* shift; GK_LOCAL_PTR gk_f* factor; } gk_parts;
 
-GK_FN gk_part_bins gk_bins_of(GK_GLOBAL const gk_f* tops, GK_GLOBAL const gk_f* bins, gk_i64 at, gk_f scale, gk_f top)
+GK_FN void gk_parts_place(const gk_parts* c, GK_GLOBAL const gk_f* tops, gk_i64 parts, gk_f scale, gk_f top)
 {
-    gk_part_bins r;
-    gk_f t = tops[at], shift = t > -GK_INF ? gk_bin_of(scale, top) - gk_bin_of(scale, t) : GK_R(0.0);
-    r.counts = bins + at * 2 * GK_BINS;
-    r.powers = r.counts + GK_BINS;
-    r.factor = t == top ? GK_R(1.0) : gk_exp((t - top) * scale);
-    r.shift = shift < (gk_f)GK_BINS ? (int)shift : GK_BINS;
-    return r;
+    int t = gk_lid();
+    if (t < parts) {
+        gk_f own = tops[t], shift = own > -GK_INF ? gk_bin_of(scale, top) - gk_bin_of(scale, own) : GK_R(0.0);
+        c->shift[t] = shift < (gk_f)GK_BINS ? (int)shift : GK_BINS;
+        c->factor[t] = own == top ? GK_R(1.0) : gk_exp((own - top) * scale);
+    }
+    GK_BARRIER();
 }
 
 /* A row's bins, as many for each thread: GK_BLOCK * e + lid. The last of them stays empty; `below` counts what would be in it. */
 typedef struct { gk_f counts[GK_BIN_EACH], powers[GK_BIN_EACH], below; } gk_row_bins;
 
-GK_FN gk_row_bins gk_bins_sum(GK_GLOBAL const gk_f* tops, GK_GLOBAL const gk_f* bins, gk_i64 first, gk_i64 end, gk_f scale, gk_f top, int counted)
+GK_FN gk_row_bins gk_bins_sum(const gk_parts* c, gk_i64 parts, int counted)
 {
     gk_row_bins r;
     r.below = GK_R(0.0);
     GK_UNROLL for (int e = 0; e < GK_BIN_EACH; e++) { r.counts[e] = GK_R(0.0); r.powers[e] = GK_R(0.0); }
-    for (gk_i64 at = first; at < end; at++) {
-        gk_part_bins of = gk_bins_of(tops, bins, at, scale, top);
+    for (gk_i64 p = 0; p < parts; p++) {
+        GK_GLOBAL const gk_f *counts = c->bins + p * 2 * GK_BINS, *powers = counts + GK_BINS;
+        int shift = c->shift[p];
+        gk_f factor = c->factor[p];
         GK_UNROLL for (int e = 0; e < GK_BIN_EACH; e++) {
-            int n = e * GK_BLOCK + gk_lid(), from = n - of.shift;
+            int n = e * GK_BLOCK + gk_lid(), from = n - shift;
             if (n < GK_BINS - 1 && from >= 0) {
-                if (counted) r.counts[e] += of.counts[from];
-                r.powers[e] += of.powers[from] * of.factor;
+                if (counted) r.counts[e] += counts[from];
+                r.powers[e] += powers[from] * factor;
             }
-            if (counted && n + of.shift >= GK_BINS - 1) r.below += of.counts[n];
+            if (counted && n + shift >= GK_BINS - 1) r.below += counts[n];
         }
     }
     return r;
+}
+
+/* The sum over GK_SECTION_LANES threads of the powers of parts [first, end) in bins before `bin` of the row. */
+GK_FN gk_f gk_bins_above(const gk_parts* c, gk_i64 first, gk_i64 end, int bin, GK_LOCAL_PTR gk_f* tmp)
+{
+    gk_f sum = GK_R(0.0);
+    for (gk_i64 p = first; p < end; p++) {
+        int last = (bin < GK_BINS ? bin : GK_BINS - 1) - c->shift[p];
+        gk_f s = GK_R(0.0);
+        for (int n = gk_lid() % GK_SECTION_LANES; n < last; n += GK_SECTION_LANES) s += c->bins[(2 * p + 1) * GK_BINS + n];
+        sum += s * c->factor[p];
+    }
+    return gk_group_sum(sum, tmp, GK_SECTION_LANES);
 }
 
 /* The first of a row's bins whose weights, with those above it, reach the target; the last one that has any, if rounding leaves none. */
@@ -203,14 +226,19 @@ GK_KERNEL(logits_threshold)(GK_IN(gk_f, tops), GK_IN(gk_f, bins), GK_OUT(gk_f, s
     GK_BIND_IN(gk_f, tops); GK_BIND_IN(gk_f, bins); GK_BIND_OUT(gk_f, state); GK_BIND_OUT(gk_f, above);
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_LOCAL gk_f weights[GK_BINS];
-    gk_i64 row = gk_bid(0), first = row * parts, end = first + parts, at = row * GK_ROW_NUMBERS, section = gk_lid() / GK_SECTION_LANES;
-    gk_f top = -GK_INF, all = GK_R(0.0), counted = GK_R(0.0), before = GK_R(0.0), sum = GK_R(0.0), below;
+    GK_LOCAL gk_f factor[GK_BLOCK];
+    GK_LOCAL int shift[GK_BLOCK];
+    gk_i64 row = gk_bid(0), at = row * GK_ROW_NUMBERS, each = parts / GK_SAMPLE_DIGITS, section = gk_lid() / GK_SECTION_LANES;
+    gk_f top = -GK_INF, all = GK_R(0.0), counted = GK_R(0.0), before = GK_R(0.0), sum, below;
     int open, bin;
+    gk_parts c;
     gk_row_bins b;
-    for (gk_i64 p = first + gk_lid(); p < end; p += GK_BLOCK) top = tops[p] > top ? tops[p] : top;
+    if (gk_lid() < parts) top = tops[row * parts + gk_lid()];
     top = gk_block_max(top, tmp);
     open = !(top > -GK_INF && gk_binned(scale, top));
-    b = gk_bins_sum(tops, bins, first, open ? first : end, scale, top, by == GK_BY_COUNT);
+    c.bins = bins + row * parts * 2 * GK_BINS; c.shift = shift; c.factor = factor;
+    gk_parts_place(&c, tops + row * parts, parts, scale, top);
+    b = gk_bins_sum(&c, open ? 0 : parts, by == GK_BY_COUNT);
     GK_UNROLL for (int e = 0; e < GK_BIN_EACH; e++) {
         weights[e * GK_BLOCK + gk_lid()] = by == GK_BY_COUNT ? b.counts[e] : b.powers[e];
         counted += b.counts[e];
@@ -224,14 +252,7 @@ GK_KERNEL(logits_threshold)(GK_IN(gk_f, tops), GK_IN(gk_f, bins), GK_OUT(gk_f, s
     /* All that is not -inf stays, or the threshold is below the bins. */
     if (by == GK_BY_COUNT && counted < target) bin = GK_BINS;
     open = open || (bin == GK_BINS && below > GK_R(0.0)) || (more && state[at + GK_ROW_OPEN] != GK_R(0.0));
-    for (gk_i64 p = first + section * (parts / GK_SAMPLE_DIGITS); !open && p < first + (section + 1) * (parts / GK_SAMPLE_DIGITS); p++) {
-        gk_part_bins of = gk_bins_of(tops, bins, p, scale, top);
-        int last = bin < GK_BINS ? bin - of.shift : GK_BINS - 1 - of.shift;
-        gk_f s = GK_R(0.0);
-        for (int n = gk_lid() % GK_SECTION_LANES; n < last; n += GK_SECTION_LANES) s += of.powers[n];
-        sum += s * of.factor;
-    }
-    sum = gk_group_sum(sum, tmp, GK_SECTION_LANES);
+    sum = gk_bins_above(&c, section * each, open ? 0 : (section + 1) * each, bin, tmp);
     if (gk_lid() % GK_SECTION_LANES == 0) above[row * GK_SAMPLE_DIGITS + section] = sum;
     sum = gk_block_sum(gk_lid() % GK_SECTION_LANES == 0 ? sum : GK_R(0.0), tmp);
     if (gk_lid() == 0) {

@@ -133,26 +133,6 @@ GK_FN void gk_digit_add(gk_f sums[GK_SAMPLE_DIGITS], gk_key key, gk_key prefix, 
     GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) sums[d] += own == d ? w : GK_R(0.0);
 }
 
-/* The digit with which the sums of a block, from the largest digit down, reach the target; the last that has anything, if rounding leaves them short of it.
- * *above: what is above all of them at first, above that digit in the end. */
-GK_FN int gk_digit_pick(const gk_f sums[GK_SAMPLE_DIGITS], gk_f target, gk_f* above, GK_LOCAL_PTR gk_f* tmp)
-{
-    gk_f run = *above;
-    int digit = 0, reached = 0;
-    for (int d = GK_SAMPLE_DIGITS - 1; d >= 0; d--) {
-        gk_f s = GK_R(0.0);
-        GK_UNROLL for (int e = 0; e < GK_SAMPLE_DIGITS; e++) s = e == d ? sums[e] : s;
-        s = gk_block_sum(s, tmp);
-        if (!reached && s > GK_R(0.0)) {
-            digit = d;
-            *above = run;
-            reached = run + s >= target;
-        }
-        run += s;
-    }
-    return digit;
-}
-
 /* Elements of each of the 16 sections of a row but the last. */
 GK_FN gk_i64 gk_section_width(const gk_logits* l) { return (l->n + GK_SAMPLE_DIGITS - 1) / GK_SAMPLE_DIGITS; }
 
@@ -166,6 +146,34 @@ GK_FN void gk_share_sections(gk_f v, gk_f all[GK_SAMPLE_DIGITS], GK_LOCAL_PTR gk
     GK_BARRIER();
     GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) all[d] = tmp[d];
     GK_BARRIER();
+}
+
+/* The digit with which the sums of a block, from the largest digit down, reach the target; the last that has anything, if rounding leaves them short of it.
+ * *above: what is above all of them at first, above that digit in the end. */
+GK_FN int gk_digit_pick(const gk_f sums[GK_SAMPLE_DIGITS], gk_f target, gk_f* above, GK_LOCAL_PTR gk_f* tmp)
+{
+    gk_f all[GK_SAMPLE_DIGITS], run = *above, own = GK_R(0.0);
+    int digit = 0, reached = 0, lane = gk_lid() % GK_SECTION_LANES, group = gk_lid() / GK_SECTION_LANES;
+    /* Sums over groups of 16 threads, then over the groups, each digit by a group. */
+    GK_UNROLL for (int d = 0; d < GK_SAMPLE_DIGITS; d++) {
+        gk_f s = gk_group_sum(sums[d], tmp, GK_SECTION_LANES);
+        own = d == lane ? s : own;
+    }
+    GK_BARRIER();
+    tmp[lane * GK_SECTION_LANES + group] = own;
+    GK_BARRIER();
+    own = tmp[gk_lid()];
+    GK_BARRIER();
+    gk_share_sections(gk_group_sum(own, tmp, GK_SECTION_LANES), all, tmp);
+    GK_UNROLL for (int d = GK_SAMPLE_DIGITS - 1; d >= 0; d--) {
+        if (!reached && all[d] > GK_R(0.0)) {
+            digit = d;
+            *above = run;
+            reached = run + all[d] >= target;
+        }
+        run += all[d];
+    }
+    return digit;
 }
 
 /* The first row from `row` on, one for each block, that histogram.c left open; any row where that did not run. */
