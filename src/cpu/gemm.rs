@@ -8,7 +8,7 @@ use crate::buffer::{GradMut, HostData, View, ViewMut};
 use crate::cpu::activation;
 use crate::cpu::matmul::{Element, Place, product};
 use crate::cpu::scratch::*;
-use crate::cpu::values::Values;
+use crate::cpu::values::{Values, change_all};
 use crate::cpu::vector::{self, simd};
 use crate::cpu::{
     HostElement, Kernels, gather, gather_f64, read, store_f64, store_grad, with_dtype, write, wrong_storage,
@@ -141,42 +141,61 @@ fn operand<'a, T: Real>(op: &'static str, v: View<'a>, others: &[u64]) -> Result
     }
 }
 
-/// What is added to the product, in row-major order.
+/// What is added to the product, in row-major order, and the activation of the sum.
 struct Epilogue<'a, T> {
     scale: Option<(Vec<T>, GemmAxis)>,
     c: Option<(Values<'a, T>, f64)>,
     bias: Option<(Vec<T>, GemmAxis)>,
     residual: Option<Values<'a, T>>,
+    act: Activation,
 }
 
 impl<T: Real> Epilogue<'_, T> {
     fn is_empty(&self) -> bool {
-        self.scale.is_none() && self.c.is_none() && self.bias.is_none() && self.residual.is_none()
+        let nothing_added = self.scale.is_none() && self.c.is_none() && self.bias.is_none();
+        nothing_added && self.residual.is_none() && self.act == Activation::Identity
     }
 
-    /// Applies it to contiguous products.
-    fn apply(&self, e: Extents, y: &mut [T]) {
-        each_row(y, e.n, |r, row| {
-            let part = r * e.n..(r + 1) * e.n;
-            simd!({
-                match &self.scale {
-                    Some((v, GemmAxis::Row)) => row.iter_mut().for_each(|y| *y = *y * v[r % e.m]),
-                    Some((v, _)) => row.iter_mut().zip(v).for_each(|(y, v)| *y = *y * *v),
-                    None => {}
-                }
-                if let Some((c, beta)) = &self.c {
-                    let beta = T::from_f64(*beta);
-                    row.iter_mut().zip(&c[part.clone()]).for_each(|(y, c)| *y = *y + beta * *c);
-                }
-                match &self.bias {
-                    Some((v, GemmAxis::Row)) => row.iter_mut().for_each(|y| *y = *y + v[r % e.m]),
-                    Some((v, _)) => row.iter_mut().zip(v).for_each(|(y, v)| *y = *y + *v),
-                    None => {}
-                }
-                if let Some(v) = &self.residual {
-                    row.iter_mut().zip(&v[part]).for_each(|(y, v)| *y = *y + *v);
-                }
+    /// Applies it to contiguous products in one pass. `z`: room for what the activation reads, if that is wanted.
+    fn apply(&self, e: Extents, y: &mut [T], z: Option<&mut [T]>) {
+        let Some(z) = z else {
+            return each_row(y, e.n, |r, row| {
+                self.add(e, r, row);
+                T::activate(self.act, row);
             });
+        };
+        let one = |(r, (row, z)): (usize, (&mut [T], &mut [T]))| {
+            self.add(e, r, row);
+            z.copy_from_slice(row);
+            T::activate(self.act, row);
+        };
+        match y.len() < FEW {
+            true => y.chunks_mut(e.n.max(1)).zip(z.chunks_mut(e.n.max(1))).enumerate().for_each(one),
+            false => y.par_chunks_mut(e.n).zip(z.par_chunks_mut(e.n)).enumerate().for_each(one),
+        }
+    }
+
+    /// Scales row `r` and adds to it.
+    fn add(&self, e: Extents, r: usize, row: &mut [T]) {
+        let part = r * e.n..(r + 1) * e.n;
+        simd!({
+            match &self.scale {
+                Some((v, GemmAxis::Row)) => row.iter_mut().for_each(|y| *y = *y * v[r % e.m]),
+                Some((v, _)) => row.iter_mut().zip(v).for_each(|(y, v)| *y = *y * *v),
+                None => {}
+            }
+            if let Some((c, beta)) = &self.c {
+                let beta = T::from_f64(*beta);
+                row.iter_mut().zip(&c[part.clone()]).for_each(|(y, c)| *y = *y + beta * *c);
+            }
+            match &self.bias {
+                Some((v, GemmAxis::Row)) => row.iter_mut().for_each(|y| *y = *y + v[r % e.m]),
+                Some((v, _)) => row.iter_mut().zip(v).for_each(|(y, v)| *y = *y + *v),
+                None => {}
+            }
+            if let Some(v) = &self.residual {
+                row.iter_mut().zip(&v[part]).for_each(|(y, v)| *y = *y + *v);
+            }
         });
     }
 }
@@ -226,6 +245,7 @@ impl Kernels {
                 bias: axis(io.bias, p.bias_axis)?,
                 c: apart(c, of_residual)?.map(|v| (v, p.beta)),
                 residual: apart(io.residual, of_c)?,
+                act: p.act,
             }
         };
         {
@@ -236,20 +256,23 @@ impl Kernels {
             let hb = if same { ga.as_deref() } else { gb.as_deref() };
             let a = Matrix::<T>::new(op, &io.a, p.trans_a, ga.as_deref())?;
             let b = Matrix::<T>::new(op, &io.b, p.trans_b, hb)?;
-            let plain = epilogue.is_empty() && p.act == Activation::Identity && io.z.is_none();
+            let plain = epilogue.is_empty() && io.z.is_none();
             let beta = if in_product { p.beta } else { 0.0 };
             let z_apart = of_z != Some(of_y);
-            let finish = |work: &mut [T]| -> Result<()> {
-                if !epilogue.is_empty() {
-                    epilogue.apply(e, work);
+            let finish = |work: &mut [T]| match &io.z {
+                None => {
+                    epilogue.apply(e, work, None);
+                    Ok(())
                 }
-                if let Some(z) = &io.z {
-                    store_real(op, z, work)?;
+                Some(z) if z.dtype() == T::DTYPE => change_all(op, z, |z| {
+                    epilogue.apply(e, work, Some(z));
+                    Ok(())
+                }),
+                Some(z) => {
+                    let mut sums = filled(work.len(), T::default())?;
+                    epilogue.apply(e, work, Some(&mut sums));
+                    store_real(op, z, &sums)
                 }
-                if p.act != Activation::Identity {
-                    each_row(work, e.n, |_, row| T::activate(p.act, row));
-                }
-                Ok(())
             };
             if y.dtype() == T::DTYPE && (plain || (y.is_contiguous() && z_apart)) {
                 let (at, ys) = (y.layout().offset(), steps(&y.as_view(), false));

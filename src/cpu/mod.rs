@@ -349,19 +349,15 @@ pub(crate) fn gather_index(op: &'static str, v: View<'_>) -> Result<Vec<Option<u
 /// Stores row-major values into a view.
 pub(crate) fn store<T: HostElement>(op: &'static str, v: &ViewMut<'_>, data: &[T]) -> Result<()> {
     let l = v.layout();
-    let (Some((&n, outer)), Some((1, steps))) = (l.shape().split_last(), l.strides().split_last()) else {
+    if l.is_contiguous() {
+        return values::change::<T>(op, v, |at, y| y.copy_from_slice(&data[at..at + y.len()]));
+    }
+    if l.strides().last() != Some(&1) {
         return update::<T>(op, v, |i, x| *x = data[i]);
-    };
+    }
     let mut guard = write(op, v)?;
     let s = T::slice_mut(&mut guard).ok_or_else(|| wrong_storage(op, v.dtype()))?;
-    if l.is_contiguous() {
-        s[l.offset()..l.offset() + l.numel()].copy_from_slice(&data[..l.numel()]);
-        return Ok(());
-    }
-    // Rows whose elements lie side by side.
-    for (at, row) in places(outer, steps, l.offset(), l.numel() / n.max(1)).zip(data.chunks_exact(n.max(1))) {
-        s[at..at + n].copy_from_slice(row);
-    }
+    values::store_rows(&mut s[l.offset()..], l.shape(), l.strides(), &data[..l.numel()]);
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::buffer::{GradMut, HostData, View, ViewMut};
 use crate::cpu::scratch::*;
-use crate::cpu::{HostElement, gather, read, store, with_dtype, write, wrong_storage};
+use crate::cpu::{HostElement, gather, places, read, store, with_dtype, write, wrong_storage};
 use crate::error::Result;
 use crate::layout::{Layout, MAX_RANK};
 
@@ -100,6 +100,30 @@ pub(in crate::cpu) fn change_all<T: HostElement>(
     let range = l.offset()..l.offset() + l.numel();
     let all = T::slice_mut(&mut guard).and_then(|s| s.get_mut(range));
     f(all.ok_or_else(|| wrong_storage(op, v.dtype()))?)
+}
+
+/// Stores row-major values at strides of which the last is 1: by the first axis on several threads where its slices lie one behind the other.
+pub(in crate::cpu) fn store_rows<T: HostElement>(
+    s: &mut [T],
+    shape: &[usize],
+    strides: &[usize],
+    data: &[T],
+) {
+    let (Some((&first, inner)), Some((&step, steps))) = (shape.split_first(), strides.split_first()) else {
+        return;
+    };
+    let rows = |s: &mut [T], shape: &[usize], strides: &[usize], data: &[T]| {
+        let n = shape.last().map_or(1, |n| *n).max(1);
+        let outer = shape.len().saturating_sub(1);
+        let starts = places(&shape[..outer], &strides[..outer], 0, data.len() / n);
+        starts.zip(data.chunks_exact(n)).for_each(|(at, row)| s[at..at + n].copy_from_slice(row));
+    };
+    let span = 1 + inner.iter().zip(steps).map(|(n, step)| n.saturating_sub(1) * step).sum::<usize>();
+    if data.len() < 2 * CHUNK || inner.is_empty() || step < span {
+        return rows(s, shape, strides, data);
+    }
+    let slices = s.par_chunks_mut(step).zip(data.par_chunks(data.len() / first));
+    slices.for_each(|(s, data)| rows(s, inner, steps, data));
 }
 
 /// Operands that are read at a time, while the blocks `written` are locked: those that share a block are copied.

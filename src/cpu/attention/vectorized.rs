@@ -12,12 +12,15 @@ use crate::cpu::scratch::*;
 use crate::cpu::vector::math::{exp, ln, tanh};
 use crate::cpu::vector::{self, Narrow, row, simd, simd_widest, with_narrow};
 use crate::cpu::{HostElement, Kernels, gather, read, wrong_storage};
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::attention::*;
 
 /// Queries and keys of a tile.
 const QUERIES: usize = 64;
 const KEYS: usize = 64;
+/// Tiles, or heads of keys, that a thread takes at once: few, so that none waits long for another's last.
+const TASK: usize = 4;
 
 /// Blocks of operands, each locked once.
 struct Blocks<'a>(Vec<(u64, RwLockReadGuard<'a, HostData>)>);
@@ -52,16 +55,41 @@ struct Heads<'a, T> {
 }
 
 impl<T: Narrow> Heads<'_, T> {
-    /// Rows of a head as f32, one after the other, in `room`.
-    fn rows<'r>(&self, [b, h]: [usize; 2], rows: Range<usize>, room: &'r mut Vec<f32>) -> Result<&'r [f32]> {
-        let w = self.width;
-        let to = sized(room, rows.len() * w)?;
-        let first = self.at + b * self.steps[0] + h * self.steps[1];
-        for (to, i) in to.chunks_exact_mut(w.max(1)).zip(rows) {
-            let from = &self.data[first + i * self.steps[2]..][..w];
-            to.iter_mut().zip(from).for_each(|(to, x)| *to = x.widen());
+    /// Rows of a head as f32: in place, or one after the other in `room`.
+    fn rows<'r>(
+        &'r self,
+        [b, h]: [usize; 2],
+        rows: Range<usize>,
+        room: &'r mut Vec<f32>,
+    ) -> Result<Rows<'r>> {
+        let (w, step) = (self.width, self.steps[2]);
+        let from = &self.data[self.at + b * self.steps[0] + h * self.steps[1] + rows.start * step..];
+        if T::DTYPE == DType::F32 {
+            return Ok(Rows { data: T::widened(from, &mut []), step });
         }
-        Ok(to)
+        let to = sized(room, rows.len() * w)?;
+        for (i, to) in to.chunks_exact_mut(w.max(1)).enumerate() {
+            to.iter_mut().zip(&from[i * step..][..w]).for_each(|(to, x)| *to = x.widen());
+        }
+        Ok(Rows { data: to, step: w })
+    }
+}
+
+/// Rows of a matrix, `step` elements apart.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    data: &'a [f32],
+    step: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// Rows of `width` elements one after the other.
+    fn packed(data: &'a [f32], width: usize) -> Self {
+        Rows { data, step: width }
+    }
+
+    fn row(&self, i: usize, width: usize) -> &'a [f32] {
+        &self.data[i * self.step..][..width]
     }
 }
 
@@ -87,20 +115,20 @@ struct Room {
     factors: Vec<f32>,
 }
 
-/// Y = alpha A B + beta Y of row-major matrices; `ta`, `tb`: A or B is stored transposed.
+/// Y = alpha A B + beta Y for a Y of contiguous rows; `ta`, `tb`: A or B is stored transposed.
 fn add_product(
     op: &'static str,
     (m, n, k): (usize, usize, usize),
     alpha: f32,
-    (a, ta): (&[f32], bool),
-    (b, tb): (&[f32], bool),
+    (a, ta): (Rows<'_>, bool),
+    (b, tb): (Rows<'_>, bool),
     (y, beta): (&mut [f32], f32),
 ) -> Result<()> {
-    let place = |t: bool, rows: usize, cols: usize| match t {
-        true => Place { at: 0, rows: 1, cols: rows },
-        false => Place { at: 0, rows: cols, cols: 1 },
+    let place = |t: bool, step: usize| match t {
+        true => Place { at: 0, rows: 1, cols: step },
+        false => Place { at: 0, rows: step, cols: 1 },
     };
-    let (a, b, y) = ((a, place(ta, m, k)), (b, place(tb, k, n)), (y, place(false, m, n)));
+    let (a, b, y) = ((a.data, place(ta, a.step)), (b.data, place(tb, b.step)), (y, place(false, n)));
     product(op, (m, n, k), alpha, a, b, beta, y, false)
 }
 
@@ -154,7 +182,7 @@ impl Rules<'_, f32> {
         op: &'static str,
         part: &Part<'_>,
         keys: &Range<usize>,
-        (q, k): (&[f32], &[f32]),
+        (q, k): (Rows<'_>, Rows<'_>),
         s: &mut [f32],
         slopes: Option<&mut [f32]>,
     ) -> Result<()> {
@@ -282,7 +310,7 @@ impl<T: Narrow> Operands<'_, T> {
                 if r.p.dropout > 0.0 {
                     multiply(s, r.factors(&part, &keys, &mut room.factors)?);
                 }
-                add_product(op, (rows, dv, n), 1.0, (s, false), (v, false), (o, 1.0))?;
+                add_product(op, (rows, dv, n), 1.0, (Rows::packed(s, n), false), (v, false), (o, 1.0))?;
             }
             sums.finish(o, dv, &mut lse[at..at + rows]);
         }
@@ -322,8 +350,9 @@ impl<T: Narrow> Operands<'_, T> {
         let o = up.o.rows(part.head, part.queries(), &mut room.o)?;
         let mut delta = [0.0f32; QUERIES];
         simd!({
-            let both = dout.chunks_exact(dv.max(1)).zip(o.chunks_exact(dv.max(1)));
-            delta.iter_mut().zip(both).for_each(|(x, (a, b))| *x = row::dot(a, b) as f32);
+            for (i, x) in delta[..rows].iter_mut().enumerate() {
+                *x = row::dot(dout.row(i, dv), o.row(i, dv)) as f32;
+            }
         });
         let lse = &up.lse[(b * r.size.heads + h) * r.size.lq..][part.queries()];
         for keys in r.tiles(part) {
@@ -349,8 +378,9 @@ impl<T: Narrow> Operands<'_, T> {
             if capped {
                 multiply(ds, slopes);
             }
-            let keys = seen.start * dv..seen.end * dv;
-            add_product(op, (n, dv, rows), 1.0, (p, true), (dout, false), (&mut g.dv[keys], 1.0))?;
+            let (p, ds) = (Rows::packed(p, n), Rows::packed(ds, n));
+            let to = &mut g.dv[seen.start * dv..seen.end * dv];
+            add_product(op, (n, dv, rows), 1.0, (p, true), (dout, false), (to, 1.0))?;
             let to = &mut g.dq[at * d..(at + rows) * d];
             add_product(op, (rows, d, n), factor, (ds, false), (k, false), (to, 1.0))?;
             let to = &mut g.dk[seen.start * d..seen.end * d];
@@ -401,7 +431,7 @@ impl Kernels {
             let blocks = Blocks::lock(OP, &[io.q, io.k, io.v])?;
             let heads = |v: &View<'_>| blocks.heads::<T>(OP, v);
             let c = Operands { op: OP, rules: &rules, q: heads(&io.q)?, k: heads(&io.k)?, v: heads(&io.v)? };
-            work.into_par_iter().try_for_each_init(Room::default, |room, (head, first, part)| {
+            work.into_par_iter().with_max_len(TASK).try_for_each_init(Room::default, |room, (head, first, part)| {
                 c.forward(head, first, part, room)
             })?;
         });
@@ -434,7 +464,7 @@ impl Kernels {
             let heads = |v: &View<'_>| blocks.heads::<T>(OP, v);
             let c = Operands { op: OP, rules: &rules, q: heads(&io.q)?, k: heads(&io.k)?, v: heads(&io.v)? };
             let up = Upstream { dout: heads(&io.dout)?, o: heads(&io.o)?, lse: &lse };
-            work.into_par_iter().try_for_each_init(Room::default, |room, (at, ((dq, dk), dv))| {
+            work.into_par_iter().with_max_len(TASK).try_for_each_init(Room::default, |room, (at, ((dq, dk), dv))| {
                 let mut g = Grads { dq, dk, dv };
                 for i in 0..group {
                     let head = [at / kv_heads, at % kv_heads * group + i];

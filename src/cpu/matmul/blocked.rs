@@ -21,12 +21,12 @@ pub(super) const PACKED_DEPTH: usize = 16 * DEPTH;
 const FEW_BLOCKS: usize = 3;
 /// Blocks of rows of A that are packed at once, 240 KiB in f32: they stay in the cache of a core while columns of B pass by.
 const MOST_BLOCKS: usize = 20;
-/// Panels that a thread packs at once.
+/// Panels that a thread packs at once, at most.
 const PANELS: usize = 8;
 /// Terms of a sum from which on f64 makes it more exact: a shorter one is rounded two or three times in any case.
 const TERMS: usize = 4;
 /// Tasks per thread, so that a thread that falls behind has fewer.
-const TASKS: usize = 4;
+const TASKS: usize = 8;
 
 /// A right factor.
 #[derive(Clone, Copy)]
@@ -256,8 +256,14 @@ impl<T: Element> Product<'_, T> {
         let ([m, n, k], [most, cols]) = (self.size, block::<S, T>());
         let interleaved = y.1[0] <= (n - 1) * y.1[1];
         let blocks = m.div_ceil(most);
-        let shares = if self.threads { TASKS * rayon::current_num_threads() } else { 1 };
-        let rows = if interleaved { m } else { most * (blocks / shares).clamp(1, MOST_BLOCKS) };
+        let threads = rayon::current_num_threads();
+        let shares = if self.threads { TASKS * threads } else { 1 };
+        let rows = match blocks / shares {
+            _ if interleaved => m,
+            // Few blocks: as many of one height for each thread, while they are not too low to make good for reading B.
+            0 => m.div_ceil(blocks.next_multiple_of(threads)).max(most / 2),
+            some => most * some.min(MOST_BLOCKS),
+        };
         // In place nothing is packed but what lies behind the last whole panel.
         let deep = if in_place > 0 { k } else { k.min(PACKED_DEPTH) };
         let wide = if in_place > 0 { n } else { (PACKED / deep).next_multiple_of(cols) };
@@ -272,7 +278,7 @@ impl<T: Element> Product<'_, T> {
                     let each = |(i, y)| part.rows(i * rows, rows.min(m - i * rows), Out(y, steps));
                     let len = if interleaved { y.len() } else { rows * steps[0] };
                     match rows < m && self.threads {
-                        true => y.par_chunks_mut(len).enumerate().try_for_each(each),
+                        true => y.par_chunks_mut(len).with_max_len(1).enumerate().try_for_each(each),
                         false => y.chunks_mut(len).enumerate().try_for_each(each),
                     }
                 })??;
@@ -295,14 +301,18 @@ struct Part<'a, S, T> {
 impl<S: Simd, T: Element> Part<'_, S, T> {
     fn pack(&self, to: &mut [T]) {
         let (cols, product, k) = (block::<S, T>()[1], self.product, self.k.len());
-        let some = if product.threads { PANELS * cols } else { self.n.len().next_multiple_of(cols) };
+        let panels = self.n.len().div_ceil(cols) - self.in_place;
+        let some = match product.threads {
+            true => cols * panels.div_ceil(2 * rayon::current_num_threads()).clamp(1, PANELS),
+            false => cols * panels.max(1),
+        };
         let len = some / cols * block_step(cols, k);
         let each = |(i, to): (usize, &mut [T])| {
             let col = self.n.start + self.in_place * cols + i * some;
             product.b.pack(self.s, [self.k.start, col], [k, some.min(self.n.end - col)], to);
         };
         match product.threads && to.len() > len {
-            true => to.par_chunks_mut(len).enumerate().for_each(each),
+            true => to.par_chunks_mut(len).with_max_len(1).enumerate().for_each(each),
             false => to.chunks_mut(len).enumerate().for_each(each),
         }
     }
