@@ -15,8 +15,8 @@
 #include "sampling.h"
 
 /* Logits of a part: so many for each thread. */
-#define GK_PART_EACH 32
-#define GK_PART (GK_PART_EACH * GK_BLOCK)
+#define GK_ROW_PART_EACH 32
+#define GK_ROW_PART (GK_ROW_PART_EACH * GK_BLOCK)
 #define GK_BINS 1024
 #define GK_BIN_EACH (GK_BINS / GK_BLOCK)
 /* Bins per e of l / T, and the largest bin whose number is exact to less than a bin. */
@@ -43,29 +43,29 @@ GK_FN gk_part gk_part_of(GK_GLOBAL const gk_t* logits, GK_GLOBAL const gk_f* wid
     p.l.logits = logits; p.l.wide = wide; p.l.first = p.row * vocab; p.l.n = vocab; p.l.scale = scale; p.l.min_p = GK_R(0.0);
     width = gk_section_width(&p.l);
     section = p.n / per * width;
-    p.first = (int)(section + p.n % per * GK_PART);
+    p.first = (int)(section + p.n % per * GK_ROW_PART);
     p.end = (int)(section + width < vocab ? section + width : vocab);
-    if (p.first + GK_PART < p.end) p.end = p.first + GK_PART;
+    if (p.first + GK_ROW_PART < p.end) p.end = p.first + GK_ROW_PART;
     return p;
 }
 
 /* A part's logits, number u of each thread being first + u * GK_BLOCK + lid; -inf where there is none. */
-GK_FN void gk_part_load(const gk_part* p, gk_f x[GK_PART_EACH])
+GK_FN void gk_part_load(const gk_part* p, gk_f x[GK_ROW_PART_EACH])
 {
     if (p->l.wide) {
-        GK_UNROLL for (int u = 0; u < GK_PART_EACH; u++) {
+        GK_UNROLL for (int u = 0; u < GK_ROW_PART_EACH; u++) {
             int i = p->first + u * GK_BLOCK + gk_lid();
             x[u] = -GK_INF;
             if (i < p->end) x[u] = p->l.wide[p->l.first + i];
         }
     } else {
-        GK_UNROLL for (int u = 0; u < GK_PART_EACH; u++) {
+        GK_UNROLL for (int u = 0; u < GK_ROW_PART_EACH; u++) {
             int i = p->first + u * GK_BLOCK + gk_lid();
             x[u] = -GK_INF;
             if (i < p->end) x[u] = gk_load(p->l.logits, p->l.first + i);
         }
     }
-    GK_UNROLL for (int u = 0; u < GK_PART_EACH; u++) x[u] = gk_isnan(x[u]) ? -GK_INF : x[u];
+    GK_UNROLL for (int u = 0; u < GK_ROW_PART_EACH; u++) x[u] = gk_isnan(x[u]) ? -GK_INF : x[u];
 }
 
 /* The number of a logit's bin, rising with it. */
@@ -108,9 +108,9 @@ GK_KERNEL(logits_histogram)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_f,
     GK_LOCAL gk_u32 counts[GK_BINS];
     GK_LOCAL gk_u32 powers[GK_BINS];
     gk_part p = gk_part_of(logits, wide, vocab, parts, scale);
-    gk_f x[GK_PART_EACH], sums[GK_BIN_EACH], top = -GK_INF, base;
+    gk_f x[GK_ROW_PART_EACH], sums[GK_BIN_EACH], top = -GK_INF, base;
     gk_part_load(&p, x);
-    GK_UNROLL for (int u = 0; u < GK_PART_EACH; u++) top = x[u] > top ? x[u] : top;
+    GK_UNROLL for (int u = 0; u < GK_ROW_PART_EACH; u++) top = x[u] > top ? x[u] : top;
     top = gk_block_max(top, tmp);
     base = gk_binned(scale, top) ? gk_bin_of(scale, top) : GK_R(0.0);
     GK_UNROLL for (int e = 0; e < GK_BIN_EACH; e++) {
@@ -119,7 +119,7 @@ GK_KERNEL(logits_histogram)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_f,
         sums[e] = GK_R(0.0);
     }
     GK_BARRIER();
-    GK_UNROLL for (int at = 0; at < GK_PART_EACH; at += GK_POWER_EACH) {
+    GK_UNROLL for (int at = 0; at < GK_ROW_PART_EACH; at += GK_POWER_EACH) {
         GK_UNROLL for (int u = 0; u < GK_POWER_EACH; u++) gk_bin_add(&p, x[at + u], top, base, counts, powers, counted);
         GK_BARRIER();
         GK_UNROLL for (int e = 0; e < GK_BIN_EACH; e++) {
@@ -279,10 +279,10 @@ GK_KERNEL(logits_candidates)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f,
     GK_LOCAL gk_u32 scan[GK_BLOCK];
     gk_part p = gk_part_of(logits, wide, vocab, parts, scale);
     gk_kept k = gk_row_get(state, p.row);
-    gk_f x[GK_PART_EACH], bin = gk_bin_of(scale, k.top) - state[p.row * GK_ROW_NUMBERS + GK_ROW_BIN];
+    gk_f x[GK_ROW_PART_EACH], bin = gk_bin_of(scale, k.top) - state[p.row * GK_ROW_NUMBERS + GK_ROW_BIN];
     gk_u32 has = 0u, chosen = 0u, at, total;
     gk_part_load(&p, x);
-    GK_UNROLL for (int u = 0; u < GK_PART_EACH; u++) {
+    GK_UNROLL for (int u = 0; u < GK_ROW_PART_EACH; u++) {
         gk_key key = gk_key_of(x[u]);
         int in = x[u] > -GK_INF && gk_bin_of(scale, x[u]) == bin;
         if (in && (key > k.cut || (key == k.cut && p.first + u * GK_BLOCK + gk_lid() <= k.last))) {
@@ -291,7 +291,7 @@ GK_KERNEL(logits_candidates)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f,
         }
     }
     at = gk_block_scan(has, scan, &total) - has;
-    GK_UNROLL for (int u = 0; u < GK_PART_EACH; u++) {
+    GK_UNROLL for (int u = 0; u < GK_ROW_PART_EACH; u++) {
         if ((chosen >> u & 1u) && at < GK_LIST) {
             list[gk_bid(0) * GK_LIST + at] = x[u];
             ids[gk_bid(0) * GK_LIST + at] = p.first + u * GK_BLOCK + gk_lid();

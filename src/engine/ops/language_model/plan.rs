@@ -9,7 +9,7 @@ const SOURCE: &str = "kernels/common/language_model/sampling.c";
 
 /// Sections of a row (`GK_SAMPLE_DIGITS`).
 pub(super) const SECTIONS: usize = 16;
-/// Logits of a part of a row at most (`GK_PART`).
+/// Logits of a part of a row at most (`GK_ROW_PART`).
 const PART: usize = 8192;
 /// Logits of a row from which on several blocks serve it: 128 in a section.
 const LONG: usize = 128 * SECTIONS;
