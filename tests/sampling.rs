@@ -96,14 +96,22 @@ fn every_variant_keeps_what_the_cpu_keeps() {
         if gpu.id().kind == BackendKind::Cpu {
             continue;
         }
-        let variants: &[&str] =
-            if gpu.caps().is_cpu { &["histogram"] } else { &["histogram", "sections", "rows"] };
+        // A third of the cases on devices that are CPUs has all rows and all processors, too.
+        let (variants, step): (&[&str], _) = match gpu.caps().is_cpu {
+            true => (&["histogram"], 3),
+            false => (&["histogram", "sections", "rows"], 1),
+        };
+        if step > 1 {
+            println!(
+                "skipped two thirds of the cases, `sections` and `rows` on {}: a CPU behind a driver",
+                gpu.id()
+            );
+        }
         for variant in variants {
             for op in ["logit_processors", "sample_tokens"] {
                 gpu.pin_variant(op, Some(variant)).unwrap();
             }
-            // Every third on devices that are CPUs: a row meets each kind of processors elsewhere.
-            for (name, p, expected, row) in cases.iter().step_by(if gpu.caps().is_cpu { 3 } else { 1 }) {
+            for (name, p, expected, row) in cases.iter().step_by(step) {
                 let (kept, ids) = chosen(&*gpu, p, row);
                 let expected = (&expected.0, &expected.1[..ids.len()]);
                 assert_eq!((&kept, &ids[..]), expected, "{name}, {p:?} by {variant} on {}", gpu.id());

@@ -6,10 +6,10 @@
  *   logits_cut          a row: the smallest element that is kept, among the lists; the sums of what is kept of 16 sections, for the draw
  *
  * The last three run for top-k, then for top-p. A bin has all l with the same floor(32 l / T), so that bins of all parts have the same bounds without
- * knowing the row's largest logit; 1,023 of them lie below a part's largest, the last has all below those. Powers are summed as integers, relative to their
- * bin's upper bound with 21 bits: 2,048 elements do not overflow, and the sum is the same in any order. Rows that bins cannot serve are left to
- * logits_keep (GK_ROW_OPEN): largest logit infinite or beyond 2^15 T, threshold below the bins, or more candidates than
- * GK_LIST in a part or GK_CANDIDATES in a row.
+ * knowing the row's largest logit; 1,023 of them lie below a part's largest, the last has all below those. Powers are summed as integers, relative to
+ * their bin's upper bound with 21 bits: 2,048 elements do not overflow, and the sum is the same in any order. Rows that bins cannot serve are left to
+ * logits_keep (GK_ROW_OPEN): largest logit infinite or beyond 2^15 T, threshold below the bins, or more candidates than GK_LIST in a part or
+ * GK_CANDIDATES in a row.
  * Deterministic: integers, fixed trees, lists in a fixed order.
  */
 #include "sampling.h"
@@ -91,8 +91,10 @@ GK_FN void gk_bin_add(const gk_part* p, gk_f x, gk_f top, gk_f base, GK_LOCAL_PT
         int n = bin < (gk_f)(GK_BINS - 1) ? (int)bin : GK_BINS - 1;
         if (counted) gk_local_add(&counts[n], 1u);
         if (n < GK_BINS - 1) {
+            /* Anything, NaN included, where the largest logit is infinite. */
             gk_f w = gk_near_exp((x - top) * p->l.scale + gk_bin_bound(bin));
-            gk_local_add(&powers[n], (gk_u32)(gk_min(gk_max(w, GK_R(0.0)), GK_R(0.98)) * GK_POWER_ONE + GK_R(0.5)));
+            w = w > GK_R(0.0) ? w : GK_R(0.0);
+            gk_local_add(&powers[n], (gk_u32)((w < GK_R(0.98) ? w : GK_R(0.98)) * GK_POWER_ONE + GK_R(0.5)));
         }
     }
 }
@@ -283,9 +285,7 @@ GK_KERNEL(logits_candidates)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f,
     gk_u32 has = 0u, chosen = 0u, at, total;
     gk_part_load(&p, x);
     GK_UNROLL for (int u = 0; u < GK_ROW_PART_EACH; u++) {
-        gk_key key = gk_key_of(x[u]);
-        int in = x[u] > -GK_INF && gk_bin_of(scale, x[u]) == bin;
-        if (in && (key > k.cut || (key == k.cut && p.first + u * GK_BLOCK + gk_lid() <= k.last))) {
+        if (x[u] > -GK_INF && gk_bin_of(scale, x[u]) == bin && gk_is_above(&k, x[u], p.first + u * GK_BLOCK + gk_lid())) {
             has++;
             chosen |= 1u << u;
         }

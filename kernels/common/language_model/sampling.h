@@ -107,10 +107,15 @@ GK_FN void gk_row_put(GK_GLOBAL gk_f* state, gk_i64 row, gk_kept k)
     state[row * GK_ROW_NUMBERS + GK_ROW_TOP] = k.top;
 }
 
-GK_FN int gk_is_kept(const gk_logits* l, const gk_kept* k, gk_f x, gk_i64 i)
+/* Whether logit x of id i is kept: by top-k and top-p; by min-p, too. */
+GK_FN int gk_is_above(const gk_kept* k, gk_f x, gk_i64 i)
 {
     gk_key key = gk_key_of(x);
-    return (key > k->cut || (key == k->cut && i <= k->last)) && gk_power(l, x, k->top) >= l->min_p;
+    return key > k->cut || (key == k->cut && i <= k->last);
+}
+GK_FN int gk_is_kept(const gk_logits* l, const gk_kept* k, gk_f x, gk_i64 i)
+{
+    return gk_is_above(k, x, i) && gk_power(l, x, k->top) >= l->min_p;
 }
 
 /* What is summed: the number of elements, the powers of what is kept, the ids from behind of what equals the cut. */

@@ -141,18 +141,18 @@ impl<'a> Logits<'a> {
             return self.kept_by_histogram(parts);
         }
         let part = if plan == SamplePlan::Sections { Some(self.sections()?) } else { None };
-        let kept = Kept { state: self.each_row(ROW_NUMBERS)?, sums: None };
-        self.keep(&kept, self.engine.arg_opt(part.as_ref().map(Buffer::view).as_ref()), false)?;
-        Ok(kept)
+        let state = self.each_row(ROW_NUMBERS)?;
+        self.keep(&state, self.engine.arg_opt(part.as_ref().map(Buffer::view).as_ref()), false)?;
+        Ok(Kept { state, sums: None })
     }
 
     /// Finds what is kept of all rows, or of those that are left open; `part` is from [`Logits::sections`], or null.
-    fn keep(&self, kept: &Kept, part: Ptr, open: bool) -> Result<()> {
+    fn keep(&self, state: &Buffer, part: Ptr, open: bool) -> Result<()> {
         let args = LogitsKeepArgs {
             logits: self.logits,
             wide: self.wide,
             part,
-            state: self.engine.arg_in(&kept.state.view()),
+            state: self.engine.arg_in(&state.view()),
             rows: self.rows,
             vocab: self.vocab,
             top_k: (self.p.top_k as i64).min(self.vocab),
@@ -165,18 +165,16 @@ impl<'a> Logits<'a> {
 
     /// What is kept, by histograms of `parts` of each row: top-k, then top-p, then the rows that bins cannot serve.
     fn kept_by_histogram(&self, parts: usize) -> Result<Kept> {
-        let kept = Kept { state: self.each_row(ROW_NUMBERS)?, sums: Some(self.each_row(SECTIONS)?) };
-        let (top_k, top_p) = (self.p.top_k as i64, self.p.top_p);
         let counts = self.some_of_k();
         let h = self.histogram(parts, counts)?;
         if counts {
-            h.cut(&kept, ByWeight::Count, top_k as f64, false)?;
+            h.cut(ByWeight::Count, self.p.top_k as f64, false)?;
         }
-        if top_p < 1.0 {
-            h.cut(&kept, ByWeight::Power, top_p, counts)?;
+        if self.p.top_p < 1.0 {
+            h.cut(ByWeight::Power, self.p.top_p, counts)?;
         }
-        self.keep(&kept, Ptr::NULL, true)?;
-        Ok(kept)
+        self.keep(&h.state, Ptr::NULL, true)?;
+        Ok(Kept { state: h.state, sums: Some(h.sums) })
     }
 
     fn histogram(&self, parts: usize, counts: bool) -> Result<Histogram<'_>> {
@@ -204,11 +202,13 @@ impl<'a> Logits<'a> {
             ids: e.scratch(DType::I32, lists * LIST)?,
             found: e.scratch(DType::I32, lists)?,
             above: self.each_row(SECTIONS)?,
+            state: self.each_row(ROW_NUMBERS)?,
+            sums: self.each_row(SECTIONS)?,
         })
     }
 }
 
-/// Bins of the parts of rows, and memory for the candidates of a threshold.
+/// Bins of the parts of rows, memory for the candidates of a threshold, and what is found: see [`Kept`].
 struct Histogram<'a> {
     of: &'a Logits<'a>,
     parts: usize,
@@ -218,6 +218,8 @@ struct Histogram<'a> {
     ids: Buffer,
     found: Buffer,
     above: Buffer,
+    state: Buffer,
+    sums: Buffer,
 }
 
 /// What a threshold sums (`GK_BY_COUNT`, `GK_BY_POWER`).
@@ -229,13 +231,12 @@ enum ByWeight {
 
 impl Histogram<'_> {
     /// Finds the smallest logits that are kept: so that as many as `target` are, or this share of all powers. `more`: of those already kept.
-    fn cut(&self, kept: &Kept, by: ByWeight, target: f64, more: bool) -> Result<()> {
+    fn cut(&self, by: ByWeight, target: f64, more: bool) -> Result<()> {
         let Logits { engine: e, dtype, logits, wide, rows, vocab, scale, .. } = *self.of;
         let (parts, by) = (long(self.parts), by as i32);
-        let [tops, bins, list, ids, found, above, state] =
-            [&self.tops, &self.bins, &self.list, &self.ids, &self.found, &self.above, &kept.state]
-                .map(|b| e.arg_in(&b.view()));
-        let sums = e.arg_opt(kept.sums.as_ref().map(Buffer::view).as_ref());
+        let [tops, bins, list, ids, found] =
+            [&self.tops, &self.bins, &self.list, &self.ids, &self.found].map(|b| e.arg_in(&b.view()));
+        let [above, state, sums] = [&self.above, &self.state, &self.sums].map(|b| e.arg_in(&b.view()));
         let each_row = Grid::Blocks([rows as usize, 1, 1]);
         let each_part = Grid::Blocks([rows as usize * self.parts, 1, 1]);
         let args = LogitsThresholdArgs {
