@@ -61,6 +61,16 @@ impl fmt::Display for DeviceId {
     }
 }
 
+/// How kernels reach matrix cores (`kernels/common/prelude/matrix.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MatrixCores {
+    /// NVIDIA's from sm_80 on, by inline PTX: `mma.sync` and asynchronous copies (`cp.async`).
+    Ptx,
+    /// AMD's of CDNA, by MFMA instructions.
+    Mfma,
+}
+
 /// What a device is and can do, read once when it is opened.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -81,8 +91,8 @@ pub struct Caps {
     pub max_block: u32,
     /// Bytes of local (shared) memory a block may use; on CUDA those above 48 KiB only by `GK_LOCAL_DYNAMIC`.
     pub shared_bytes: u32,
-    /// Whether the kernels use matrix cores of the device (`kernels/common/prelude/matrix.h`).
-    pub matrix_cores: bool,
+    /// The matrix cores of the device that kernels use, if any.
+    pub matrix_cores: Option<MatrixCores>,
     /// Whether groups of four warps of a block multiply together, and hand registers and turns to each other (`wgmma` and `setmaxnreg` of Hopper).
     pub warp_groups: bool,
     /// Whether kernels can take maps of tensors, of which boxes are copied to local memory in one piece (the tensor memory accelerator of Hopper).
@@ -107,6 +117,11 @@ impl Caps {
         (self.compute_units as usize * if self.is_cpu { 2 } else { 8 }).max(1)
     }
 
+    /// Whether kernels use NVIDIA's matrix cores and asynchronous copies, by inline PTX.
+    pub(crate) fn ptx(&self) -> bool {
+        self.matrix_cores == Some(MatrixCores::Ptx)
+    }
+
     /// Capabilities with conservative values: 256 threads per block, 32 KiB of local memory, no f64, no addresses.
     pub fn new(id: DeviceId, name: impl Into<String>, arch: impl Into<String>) -> Self {
         Caps {
@@ -118,7 +133,7 @@ impl Caps {
             compute_units: 1,
             max_block: 256,
             shared_bytes: 32 * 1024,
-            matrix_cores: false,
+            matrix_cores: None,
             warp_groups: false,
             tensor_maps: false,
             warp_size: 1,

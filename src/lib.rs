@@ -99,7 +99,7 @@ pub mod testing;
 pub use backend::BackendExt;
 pub use buffer::{Block, Buffer, GradMut, Owner, View, ViewMut};
 pub use cpu::CpuBackend;
-pub use device::{BackendKind, Caps, DeviceId};
+pub use device::{BackendKind, Caps, DeviceId, MatrixCores};
 pub use dtype::{DType, Element};
 pub use engine::Engine;
 pub use error::{CompileFailure, DriverFailure, GpuError, InvalidArg, Result, Unavailable};

@@ -8,7 +8,7 @@ use trefoil::ops::core::CoreOps;
 use trefoil::ops::{Family, all_ops};
 use trefoil::spec::all_kernels;
 use trefoil::testing::MockDriver;
-use trefoil::{BackendKind, Caps, CpuBackend, DeviceId, Engine};
+use trefoil::{BackendKind, Caps, CpuBackend, DeviceId, Engine, MatrixCores};
 use trefoil_bench::{Context, Scale, problems};
 
 /// Methods of the core family that queue no work of their own worth a benchmark.
@@ -78,7 +78,7 @@ fn device(units: u32) -> Caps {
 fn ampere(units: u32) -> Caps {
     let mut caps = device(units);
     (caps.matrix_cores, caps.lane_exchange, caps.max_block, caps.shared_bytes) =
-        (true, true, 1024, 163 << 10);
+        (Some(MatrixCores::Ptx), true, 1024, 163 << 10);
     caps
 }
 

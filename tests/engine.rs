@@ -8,7 +8,7 @@ use trefoil::ops::elementwise::Unary;
 use trefoil::ops::gemm::{Gemm, GemmIo};
 use trefoil::ops::optimizer::{OptimRule, ParamSlot, Step};
 use trefoil::testing::{Call, MockDriver, OwnedArg};
-use trefoil::{BackendExt, Buffer, Caps, CpuBackend, DType, Engine, GpuError, GradMut};
+use trefoil::{BackendExt, Buffer, Caps, CpuBackend, DType, Engine, GpuError, GradMut, MatrixCores};
 
 fn engine() -> (Arc<MockDriver>, Engine) {
     engine_on(MockDriver::default())
@@ -62,7 +62,7 @@ fn a_full_device_flushes_its_cache_and_then_says_how_much_is_missing() {
 #[test]
 fn maps_of_tensors_describe_operands() {
     let mut caps = MockDriver::default().caps().clone();
-    (caps.matrix_cores, caps.warp_groups, caps.tensor_maps) = (true, true, true);
+    (caps.matrix_cores, caps.warp_groups, caps.tensor_maps) = (Some(MatrixCores::Ptx), true, true);
     (caps.compute_units, caps.shared_bytes) = (4, 227 << 10);
     let (d, e) = engine_on(MockDriver::new(caps));
     let (x, w) = (e.alloc(DType::Bf16, 2 * 400 * 64).unwrap(), e.alloc(DType::Bf16, 264 * 80).unwrap());

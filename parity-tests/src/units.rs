@@ -10,7 +10,7 @@ use std::sync::Arc;
 use trefoil::driver::Driver;
 use trefoil::spec::{Unit, all_kernels, all_units, expand};
 use trefoil::testing::{Call, MockDriver};
-use trefoil::{DType, Engine};
+use trefoil::{DType, Engine, MatrixCores};
 
 use crate::cases::{KERNELS, Kernel};
 use crate::device::{Pattern, Placement};
@@ -40,7 +40,8 @@ pub struct Served {
 pub fn serve(kernel: &Kernel) -> Result<Served, String> {
     // With matrix cores, and local memory for what runs on them: cases that these do not take meet the other kernels.
     let mut caps = MockDriver::default().caps().clone();
-    (caps.matrix_cores, caps.warp_groups, caps.tensor_maps, caps.lane_exchange) = (true, true, true, true);
+    (caps.matrix_cores, caps.warp_groups, caps.tensor_maps, caps.lane_exchange) =
+        (Some(MatrixCores::Ptx), true, true, true);
     (caps.max_block, caps.shared_bytes) = (1024, 227 << 10);
     let driver = Arc::new(MockDriver::new(caps));
     let engine = Engine::new(driver.clone()).map_err(|e| e.to_string())?;

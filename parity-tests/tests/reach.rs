@@ -13,7 +13,7 @@ use parity_tests::variants;
 use trefoil::ops::core::CoreOps;
 use trefoil::spec::all_kernels;
 use trefoil::testing::MockDriver;
-use trefoil::{BackendKind, Caps, DeviceId, Engine};
+use trefoil::{BackendKind, Caps, DeviceId, Engine, MatrixCores};
 
 /// Random cases per kernel of the table, as the parity suite draws them.
 const SHAPES: usize = 20;
@@ -83,7 +83,7 @@ impl Device {
         // As on Hopper.
         if !is_cpu {
             (caps.matrix_cores, caps.warp_groups, caps.tensor_maps, caps.lane_exchange) =
-                (true, true, true, true);
+                (Some(MatrixCores::Ptx), true, true, true);
             (caps.max_block, caps.shared_bytes) = (1024, 227 << 10);
         }
         let driver = Arc::new(MockDriver::new(caps));

@@ -12,15 +12,15 @@
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS (GK_HEAD_CHUNKS == 8 ? 2 : 1)
 
-/* Keys of a tile, and chunks of K or V of it. NVIDIA's OpenCL has 48 KiB of local memory. */
-#ifdef GK_PTX_LOCAL_KB
+/* Keys of a tile, and chunks of K or V of it: fewer where local memory is short. */
+#ifdef GK_MATRIX_LOCAL_KB
 #define GK_ATTN_KEYS (GK_HEAD_CHUNKS == 8 ? 64 : 32)
 #else
 #define GK_ATTN_KEYS (GK_HEAD_CHUNKS == 32 ? 32 : 64)
 #endif
 #define GK_SLOT (GK_ATTN_KEYS * GK_HEAD_CHUNKS)
 /* Queries stay in local memory, or, where there is no room, in registers. */
-#ifdef GK_PTX_LOCAL_KB
+#ifdef GK_MATRIX_LOCAL_KB
 #define GK_QUERIES_STAY 0
 #else
 #define GK_QUERIES_STAY 1

@@ -13,7 +13,11 @@
 #define GK_MIN_BLOCKS 1
 
 /* Rows of a tile that passes: as many as local memory has room for. */
+#ifdef GK_MATRIX_LOCAL_KB
+#define GK_PASS_ROWS 32
+#else
 #define GK_PASS_ROWS (GK_DTYPE == GK_F32 ? 32 : 64)
+#endif
 /* Two tiles of 128 rows, two of GK_PASS_ROWS twice, and for each of the latter the statistics of as many queries. */
 #define GK_STAY (128 * GK_HEAD_CHUNKS)
 #define GK_PASS (GK_PASS_ROWS * GK_HEAD_CHUNKS)

@@ -11,7 +11,7 @@
  * stage ahead is enough. */
 #define GK_TILE_ROWS 128
 #define GK_TILE_TERMS 64
-#if defined(GK_PTX_LOCAL_KB) && GK_PTX_LOCAL_KB < 96
+#if defined(GK_MATRIX_LOCAL_KB) && GK_MATRIX_LOCAL_KB < 64
 #define GK_TILE_COLUMNS 64
 #define GK_TILE_STAGES 2
 #define GK_TILE_WAIT() GK_COPY_WAIT(0)

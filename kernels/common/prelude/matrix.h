@@ -43,8 +43,18 @@
 #define GK_FRAG_TERMS (2 * GK_PER_CHUNK)
 
 /* The thread's place among the sums of its warp. */
+#ifdef GK_MFMA
+/* In two warps, a wavefront: rows l % 16 and l % 16 + 16 of their 32; of f32 every fourth column, of 16-bit types two neighbours. */
+#define GK_FRAG_ROW(e) (gk_lid() % 16 + 16 * ((e) / 2) - gk_lid() / 32 % 2 * 16)
+#if GK_DTYPE == GK_F32
+#define GK_FRAG_COL(e) (gk_lid() % 64 / 16 + (e) % 2 * 4)
+#else
+#define GK_FRAG_COL(e) (gk_lid() % 64 / 16 * 2 + (e) % 2)
+#endif
+#else
 #define GK_FRAG_ROW(e) (gk_lid() % 32 / 4 + 8 * ((e) / 2))
 #define GK_FRAG_COL(e) (gk_lid() % 4 * 2 + (e) % 2)
+#endif
 
 #define gk_most(x, y) GK_M(fmax)(x, y)
 
@@ -57,6 +67,8 @@ GK_FN int gk_chunk_at(int row, int chunk, const int rows) { return (chunk / 8 * 
 
 #ifdef GK_PTX
 #include "common/prelude/matrix_ptx.h"
+#elif defined(GK_MFMA)
+#include "common/prelude/matrix_mfma.h"
 #else
 #include "common/prelude/matrix_portable.h"
 #endif

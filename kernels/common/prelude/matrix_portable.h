@@ -1,4 +1,6 @@
 /* prelude/matrix.h without matrix cores: a fragment is a place in a tile, and a thread's sums are dot products of what lies there. */
+#include "common/prelude/matrix_copies.h"
+
 #define GK_FRAG_ROWS (GK_BLOCK / 32 * 16)
 #define GK_FRAG_SCRATCH (GK_FRAG_ROWS * 64 / GK_PER_CHUNK) /* a tile of 64 columns for gk_frag_of */
 #define GK_FRAG_TMP GK_BLOCK
@@ -7,16 +9,6 @@ typedef struct {
     GK_LOCAL_PTR const gk_raw16* tile;
     int rows, first, k, by_terms;
 } gk_frag_a;
-
-GK_FN void gk_copy16(GK_LOCAL_PTR gk_raw16* to, GK_GLOBAL const void* from, int exists)
-{
-    *to = exists ? gk_load16(from) : gk_make16(0u, 0u, 0u, 0u);
-}
-GK_FN void gk_copy4(GK_LOCAL_PTR float* to, GK_GLOBAL const float* from, int exists) { *to = exists ? *from : 0.0f; }
-#define GK_COPY_COMMIT() ((void)0)
-#define GK_COPY_WAIT(n) ((void)0)
-#define GK_MM_WAIT(n) ((void)0)
-#define gk_mm_ready(c, n) ((void)0)
 
 GK_FN float gk_tile_number(GK_LOCAL_PTR const gk_raw16* tile, int rows, int row, int column)
 {

@@ -29,7 +29,7 @@
 #ifndef GK_PTX
 #define GK_STAGES 2
 #define GK_STAGE_WAIT() ((void)0)
-#elif defined(GK_PTX_LOCAL_KB)
+#elif defined(GK_MATRIX_LOCAL_KB)
 #define GK_STAGES 3
 #define GK_STAGE_WAIT() GK_COPY_WAIT(1)
 #else

@@ -129,8 +129,11 @@ impl Program {
         let run = |text: &str, args: &[&str], from: &str, to: &str| -> Result<PathBuf, String> {
             let (from, to) = (dir.path().join(from), dir.path().join(to));
             std::fs::write(&from, text).map_err(words)?;
-            // The architecture is not the host's.
-            let given = options.iter().filter(|o| !o.starts_with("--gpu-architecture"));
+            // The architecture is not the host's, but the text asks for it.
+            let given = options.iter().map(|o| match o.strip_prefix("--gpu-architecture=") {
+                Some(arch) => format!("-D__{}__=1", arch.split(':').next().unwrap_or_default()),
+                None => o.clone(),
+            });
             let out = Command::new(clang)
                 // A sanitizer's runtime is for this process.
                 .env_remove("LD_PRELOAD")

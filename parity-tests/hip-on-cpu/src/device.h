@@ -25,6 +25,8 @@ typedef struct {
     void (*barrier)(void);
     /* The value of another lane of the wave; all lanes that have not ended take part. */
     unsigned (*permute)(unsigned lane, unsigned value);
+    /* The words of all lanes of the wave, those of lane l from l * words on; all lanes take part. */
+    void (*gather)(const unsigned* mine, unsigned words, unsigned* all);
 } host_calls;
 
 /* Set by the library when it has loaded a unit. */
@@ -53,6 +55,50 @@ static inline unsigned __builtin_host_below(unsigned mask, int upper)
 /* The address counts bytes of 32-bit words, one per lane. */
 static inline int host_ds_bpermute(int address, int value) { return (int)host_library->permute((unsigned)address >> 2, (unsigned)value); }
 #define __builtin_amdgcn_ds_bpermute host_ds_bpermute
+
+/* MFMA: d += x y for 16 x 16 sums by 64 lanes, with the places of AMD's matrix instruction calculator. Lane l gives `count` numbers of row l % 16 of x and of
+ * column l % 16 of y, those of terms count * (l / 16) ..., and has rows 4 (l / 16) ... of column l % 16 of d. */
+typedef float host_sums __attribute__((ext_vector_type(4)));
+template <int count> static host_sums host_mfma(const float (&x)[count], const float (&y)[count], host_sums d)
+{
+    unsigned mine[2 * count], all[64 * 2 * count], lane = host_current()->lane;
+    for (int i = 0; i < count; i++) {
+        mine[i] = __builtin_bit_cast(unsigned, x[i]);
+        mine[count + i] = __builtin_bit_cast(unsigned, y[i]);
+    }
+    host_library->gather(mine, 2 * count, all);
+    for (unsigned r = 0; r < 4; r++) {
+        for (unsigned k = 0; k < 4 * count; k++) {
+            unsigned row = 4 * (lane / 16) + r, column = lane % 16, from = k / count * 16, i = k % count;
+            d[r] += __builtin_bit_cast(float, all[(from + row) * 2 * count + i]) * __builtin_bit_cast(float, all[(from + column) * 2 * count + count + i]);
+        }
+    }
+    return d;
+}
+/* Numbers of 16 bits as a device multiplies them: gfx90a takes denormal ones for 0. */
+static inline float host_term(_Float16 x)
+{
+#ifdef __gfx90a__
+    if (__builtin_fabsf((float)x) < 6.103515625e-5f) return 0.0f;
+#endif
+    return (float)x;
+}
+static inline float host_term(short x) { return __builtin_bit_cast(float, (unsigned)(unsigned short)x << 16); }
+template <int count, class T> static host_sums host_mfma_terms(T x, T y, host_sums d)
+{
+    float terms[2][count];
+    for (int i = 0; i < count; i++) { terms[0][i] = host_term(x[i]); terms[1][i] = host_term(y[i]); }
+    return host_mfma(terms[0], terms[1], d);
+}
+static inline host_sums host_mfma_f32(float x, float y, host_sums d)
+{
+    float terms[2][1] = {{x}, {y}};
+    return host_mfma(terms[0], terms[1], d);
+}
+#define __builtin_amdgcn_mfma_f32_16x16x4f32(x, y, d, cbsz, abid, blgp) host_mfma_f32(x, y, d)
+#define __builtin_amdgcn_mfma_f32_16x16x16f16(x, y, d, cbsz, abid, blgp) host_mfma_terms<4>(x, y, d)
+#define __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(x, y, d, cbsz, abid, blgp) host_mfma_terms<4>(x, y, d)
+#define __builtin_amdgcn_mfma_f32_16x16x8bf16(x, y, d, cbsz, abid, blgp) host_mfma_terms<2>(x, y, d)
 
 static inline float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }
 static inline unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }

@@ -48,10 +48,11 @@ pub(crate) struct Calls {
     item: extern "C" fn() -> *const Item,
     barrier: extern "C" fn(),
     permute: extern "C" fn(u32, u32) -> u32,
+    gather: unsafe extern "C" fn(*const u32, u32, *mut u32),
 }
 
 /// What kernels call.
-pub(crate) static CALLS: Calls = Calls { item, barrier, permute };
+pub(crate) static CALLS: Calls = Calls { item, barrier, permute, gather };
 
 /// Why a work-item waits.
 #[derive(Clone, Copy)]
@@ -61,6 +62,12 @@ enum Wait {
     Permute {
         lane: u32,
         value: u32,
+    },
+    /// For the words of all lanes, in `all`; `mine` are its own.
+    Gather {
+        mine: *const u32,
+        words: usize,
+        all: *mut u32,
     },
 }
 
@@ -95,6 +102,12 @@ extern "C" fn barrier() {
 
 extern "C" fn permute(lane: u32, value: u32) -> u32 {
     wait(Wait::Permute { lane, value })
+}
+
+/// # Safety
+/// `mine` has `words` words, `all` room for as many of each lane.
+unsafe extern "C" fn gather(mine: *const u32, words: u32, all: *mut u32) {
+    wait(Wait::Gather { mine, words: words as usize, all });
 }
 
 fn wait(why: Wait) -> u32 {
@@ -214,10 +227,32 @@ impl Block {
         }
     }
 
+    /// Gives all lanes of a wavefront the words of all, if they ask for them; whether they did.
+    fn gather(&mut self, now: &[State], first: usize) -> Result<bool, String> {
+        let asks = |s: &State| match *s {
+            State::Waits(Wait::Gather { mine, words, all }) => Some((mine, words, all)),
+            _ => None,
+        };
+        let asking: Vec<_> = now.iter().filter_map(asks).collect();
+        let Some(&(_, words, _)) = asking.first() else { return Ok(false) };
+        if asking.len() < self.lanes || asking.iter().any(|a| a.1 != words) {
+            let (n, lanes) = (asking.len(), self.lanes);
+            return Err(format!("a matrix instruction that {n} lanes of {lanes} reach together"));
+        }
+        for (lane, &(mine, ..)) in asking.iter().enumerate() {
+            for &(_, _, all) in &asking {
+                // SAFETY: the caller of `gather` vouches for the places, which lie on stacks of suspended work-items.
+                unsafe { all.add(lane * words).copy_from_nonoverlapping(mine, words) };
+            }
+        }
+        self.states[first..first + now.len()].fill(State::Ready(0));
+        Ok(true)
+    }
+
     /// Answers the lanes of a wavefront that ask others; whether there were any.
     fn exchange(&mut self, wave: Range<usize>) -> Result<bool, String> {
         let now = self.states[wave.clone()].to_vec();
-        let mut any = false;
+        let mut any = self.gather(&now, wave.start)?;
         for (i, state) in now.iter().enumerate() {
             let State::Waits(Wait::Permute { lane, .. }) = state else { continue };
             // The hardware takes the number modulo the width.

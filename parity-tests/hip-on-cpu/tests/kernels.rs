@@ -107,6 +107,34 @@ fn wavefronts_have_64_lanes() {
     assert!((0..128).all(|i| out[i] == i as i32 ^ 32));
 }
 
+/// x[i][k] = 16 i + k and y the identity but for a factor, so that each sum is an element of x: lane l has rows 4 (l / 16) ... of column l % 16.
+#[test]
+fn matrix_instructions_have_their_places() {
+    let text = "{ typedef float sums __attribute__((ext_vector_type(4))); int lane = threadIdx.x % 64, place = lane % 16, quarter = lane / 16;
+        sums d = {1.0f, 1.0f, 1.0f, 1.0f};
+        for (int k = 0; k < 4; k++)
+            d = __builtin_amdgcn_mfma_f32_16x16x4f32(16.0f * place + 4 * k + quarter, 4 * k + quarter == place ? 2.0f : 0.0f, d, 0, 0, 0);
+        int right = 1;
+        for (int r = 0; r < 4; r++) right &= d[r] == 1.0f + 2.0f * (16 * (4 * quarter + r) + place);
+        out[threadIdx.x] = right; }";
+    let Some((status, out)) = run(&format!("{HEAD}{text}"), 1, 0) else { return };
+    assert_eq!(status, hipSuccess);
+    assert_eq!(out, [1; 128]);
+}
+
+/// gfx90a, the architecture of these tests, takes denormal numbers of 16 bits for 0.
+#[test]
+fn matrix_instructions_of_f16_flush_denormal_numbers() {
+    let text = "{ typedef float sums __attribute__((ext_vector_type(4))); typedef _Float16 terms __attribute__((ext_vector_type(4)));
+        _Float16 least = (_Float16)6.1035e-5f, small = (_Float16)3e-5f, big = (_Float16)1024.0f;
+        terms x = {least, small, (_Float16)0.0f, (_Float16)0.0f}, y = {big, big, big, big}; sums d = {0.0f, 0.0f, 0.0f, 0.0f};
+        d = __builtin_amdgcn_mfma_f32_16x16x16f16(x, y, d, 0, 0, 0);
+        out[threadIdx.x] = d[0] == 4.0f * 1024.0f * (float)least; }";
+    let Some((status, out)) = run(&format!("{HEAD}{text}"), 1, 0) else { return };
+    assert_eq!(status, hipSuccess);
+    assert_eq!(out, [1; 128]);
+}
+
 #[test]
 fn shared_memory_begins_as_nan() {
     let text = "{ __shared__ float a[128]; out[blockIdx.x * 128 + threadIdx.x] = a[threadIdx.x] != a[threadIdx.x]; a[threadIdx.x] = 1.0f; }";
@@ -126,6 +154,11 @@ fn what_hardware_does_not_define_fails_the_launch() {
         (
             "a value of a lane that waits at a barrier",
             "{ if (threadIdx.x & 1) __syncthreads(); out[0] = __builtin_amdgcn_ds_bpermute(4, 1); __syncthreads(); }",
+        ),
+        (
+            "a matrix instruction that half of a wavefront reaches",
+            "{ typedef float sums __attribute__((ext_vector_type(4))); sums d = {0.0f, 0.0f, 0.0f, 0.0f};
+               if (threadIdx.x & 1) d = __builtin_amdgcn_mfma_f32_16x16x4f32(1.0f, 1.0f, d, 0, 0, 0); out[0] = (int)d[0]; }",
         ),
     ] {
         let Some((status, _)) = run(&format!("{HEAD}{text}"), 1, 0) else { return };

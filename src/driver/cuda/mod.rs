@@ -32,7 +32,7 @@ use super::{
     Arg, CompileUnit, Driver, LaunchConfig, RawContext, RawEvent, RawFunction, RawMem, RawModule, RawStream,
     StreamGraphs, VendorAttention, VendorBlas, VendorConv,
 };
-use crate::device::{BackendKind, Caps, DeviceId};
+use crate::device::{BackendKind, Caps, DeviceId, MatrixCores};
 use crate::error::{GpuError, Result, Unavailable};
 
 /// Kernel arguments at most.
@@ -117,7 +117,7 @@ fn describe(api: &Api, ordinal: u32) -> Result<Found, Unavailable> {
     caps.compute_units = get(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
     caps.max_block = get(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
     caps.shared_bytes = get(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
-    caps.matrix_cores = capability >= 80;
+    caps.matrix_cores = (capability >= 80).then_some(MatrixCores::Ptx);
     caps.lane_exchange = true;
     caps.warp_size = get(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?;
     caps.f64 = true;

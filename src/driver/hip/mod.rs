@@ -21,7 +21,7 @@ use super::{
     Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream,
     StreamGraphs, context_lost, refuse_maps,
 };
-use crate::device::{BackendKind, Caps, DeviceId};
+use crate::device::{BackendKind, Caps, DeviceId, MatrixCores};
 use crate::error::{GpuError, Result, Unavailable};
 use staging::Staging;
 
@@ -126,7 +126,7 @@ fn read_caps(hip: &Hip, ordinal: c_int) -> Result<Caps, Unavailable> {
         shared_bytes: attribute(hip_sys::hipDeviceAttributeMaxSharedMemoryPerBlock)?,
         warp_size: attribute(hip_sys::hipDeviceAttributeWarpSize)?,
         lane_exchange: true,
-        matrix_cores: has_matrix_cores(&arch),
+        matrix_cores: matrix_cores(&arch),
         // NVIDIA's Hopper behind HIP's interface.
         warp_groups: arch == "sm_90a",
         f64: true,
@@ -135,10 +135,16 @@ fn read_caps(hip: &Hip, ordinal: c_int) -> Result<Caps, Unavailable> {
     })
 }
 
-/// Whether the kernels use matrix cores of this architecture: NVIDIA's (`sm_XY`) from 8.0 on. Those of AMD are not used yet.
-fn has_matrix_cores(arch: &str) -> bool {
+/// The matrix cores of an architecture that kernels use, as `kernels/hip/matrix.h` has them: NVIDIA's (`sm_XY`) from 8.0 on, AMD's of CDNA. Those of
+/// AMD's other devices (WMMA) are not used.
+fn matrix_cores(arch: &str) -> Option<MatrixCores> {
     let digits = |s: &str| s.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok();
-    arch.strip_prefix("sm_").and_then(digits).is_some_and(|capability| capability >= 80)
+    if let Some(capability) = arch.strip_prefix("sm_").and_then(digits) {
+        return (capability >= 80).then_some(MatrixCores::Ptx);
+    }
+    // Behind a colon stand features.
+    let cdna = ["gfx908", "gfx90a", "gfx940", "gfx941", "gfx942"];
+    cdna.contains(&arch.split(':').next()?).then_some(MatrixCores::Mfma)
 }
 
 fn id(ordinal: c_int) -> DeviceId {

@@ -7,7 +7,7 @@ use opencl3::error_codes::error_text;
 use opencl3::platform::platform;
 use opencl3::types::{cl_command_queue, cl_device_id, cl_device_info, cl_event, cl_int, cl_kernel, cl_uint};
 
-use crate::device::{BackendKind, Caps, DeviceId};
+use crate::device::{BackendKind, Caps, DeviceId, MatrixCores};
 use crate::driver::loader;
 use crate::error::Unavailable;
 
@@ -238,15 +238,16 @@ fn describe(id: cl_device_id, platform_version: &str) -> Result<Found, String> {
     caps.driver_version = driver;
     // NVIDIA's compiler takes inline PTX.
     let nvidia = |what| get(what).map_or(0, |b| number(&b));
-    caps.matrix_cores =
+    let ampere =
         has("cl_nv_device_attribute_query") && nvidia(dev::CL_DEVICE_COMPUTE_CAPABILITY_MAJOR_NV) >= 8;
+    caps.matrix_cores = ampere.then_some(MatrixCores::Ptx);
 
     let mut options = String::from("-cl-std=CL1.2");
     let rounding = get(dev::CL_DEVICE_SINGLE_FP_CONFIG).map_or(0, |b| number(&b));
     if rounding & dev::CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT != 0 {
         options.push_str(" -cl-fp32-correctly-rounded-divide-sqrt");
     }
-    if caps.matrix_cores {
+    if ampere {
         options.push_str(" -DGK_PTX=80");
     }
     Ok(Found { caps, device: id as u64, options })

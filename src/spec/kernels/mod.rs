@@ -189,6 +189,8 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/pool/pool.c",
     "common/prelude/coordinates.h",
     "common/prelude/matrix.h",
+    "common/prelude/matrix_copies.h",
+    "common/prelude/matrix_mfma.h",
     "common/prelude/matrix_mma.h",
     "common/prelude/matrix_portable.h",
     "common/prelude/matrix_ptx.h",

@@ -55,7 +55,7 @@ impl DecodeProblem {
     /// Whether matrix cores need room for 128 columns, or why they do not serve.
     fn matrix(&self, caps: &Caps) -> std::result::Result<bool, Reason> {
         match self.size.d {
-            _ if !caps.matrix_cores => Err("the device has no matrix cores that the kernels use".into()),
+            _ if !caps.ptx() => Err("the device has no matrix cores that the kernels use".into()),
             _ if !matches!(self.dtype, DType::F16 | DType::Bf16) => {
                 Err("operands are neither f16 nor bf16".into())
             }
@@ -320,6 +320,7 @@ impl DecodeOps for Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::MatrixCores;
     use crate::engine::geometry::tests::{chosen, gpu};
 
     fn step(batch: usize, keys: usize, splits: Option<usize>) -> DecodeProblem {
@@ -346,7 +347,7 @@ mod tests {
 
     #[test]
     fn shared_heads_of_16_bits_are_read_by_matrix_cores() {
-        let with = Caps { matrix_cores: true, ..gpu() };
+        let with = Caps { matrix_cores: Some(MatrixCores::Ptx), ..gpu() };
         let p = DecodeProblem { dtype: DType::Bf16, ..step(64, 4096, None) };
         assert_eq!((chosen(&p, &with), chosen(&p, &gpu())), ("matrix_cores", "keys_split"));
         // Six query heads per head of the cache are one block, of 256 in all.

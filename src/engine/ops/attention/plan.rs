@@ -1,7 +1,7 @@
 //! How attention runs: by a vendor's library, on matrix cores, by warps that copy and warps that multiply or by all alike, or in tiles of FMAs that cut the columns of its
 //! results.
 
-use crate::device::{BackendKind, Caps};
+use crate::device::{BackendKind, Caps, MatrixCores};
 use crate::dtype::DType;
 use crate::engine::plan::{Problem, Reason, Variant};
 use crate::spec::BLOCK;
@@ -74,21 +74,26 @@ impl AttentionProblem<'_> {
     /// Bytes of local memory of a block on matrix cores: of `GK_LOCAL_DYNAMIC`, and in all.
     fn local(&self, width: usize, caps: &Caps) -> (usize, usize) {
         let row = width * self.dtype.size();
-        let ptx_in_opencl = caps.matrix_cores && caps.id.kind == BackendKind::OpenCl;
-        // What fragments need that are no registers (`matrix_portable.h`).
+        // Where `GK_MATRIX_LOCAL_KB` is defined.
+        let short = match caps.matrix_cores {
+            Some(MatrixCores::Ptx) => caps.id.kind == BackendKind::OpenCl,
+            Some(MatrixCores::Mfma) => true,
+            None => false,
+        };
+        // What fragments need that are no registers (`matrix_portable.h`); elsewhere arrays of one element.
         let (scratch, maxima) = match caps.matrix_cores {
-            true => (0, 0),
-            false => (MATRIX_TILE * WIDTHS[0] * self.dtype.size(), 4 * BLOCK as usize),
+            Some(_) => (16, 4),
+            None => (MATRIX_TILE * WIDTHS[0] * self.dtype.size(), 4 * BLOCK as usize),
         };
         if self.backward {
             // Two tiles of 128 rows that stay, four that pass, two times two statistics of as many queries.
-            let pass = if self.dtype == DType::F32 { 32 } else { 64 };
+            let pass = if self.dtype == DType::F32 || short { 32 } else { 64 };
             let tiles = 2 * MATRIX_TILE * row + 4 * pass * row + 4 * pass * 4;
             return (tiles, tiles + scratch);
         }
         // Two tiles of keys and two of values, and queries where they fit.
-        let keys = if row > if ptx_in_opencl { 128 } else { 256 } { 32 } else { 64 };
-        let tiles = (4 * keys + if ptx_in_opencl { 0 } else { MATRIX_TILE }) * row;
+        let keys = if row > if short { 128 } else { 256 } { 32 } else { 64 };
+        let tiles = (4 * keys + if short { 0 } else { MATRIX_TILE }) * row;
         (tiles, tiles + scratch + maxima)
     }
 
@@ -214,7 +219,7 @@ impl AttentionProblem<'_> {
     /// Matrix cores where there are any; else the widest block whose columns are used.
     fn prefers_of_both(&self, variant: usize, caps: &Caps) -> bool {
         match variant {
-            0 => caps.matrix_cores,
+            0 => caps.matrix_cores.is_some(),
             1 => self.columns <= WIDTHS[0],
             _ => true,
         }
@@ -242,7 +247,7 @@ mod tests {
     }
 
     fn hopper() -> Caps {
-        Caps { matrix_cores: true, max_block: 1024, shared_bytes: 227 << 10, ..gpu() }
+        Caps { matrix_cores: Some(MatrixCores::Ptx), max_block: 1024, shared_bytes: 227 << 10, ..gpu() }
     }
 
     #[test]
@@ -294,6 +299,17 @@ mod tests {
         assert!(problem(DType::F32, 128).matrix(&opencl).is_err());
         assert!(AttentionProblem { backward: true, ..half }.matrix(&opencl).is_err());
         assert!(!best(&half, &gpu()).is_some_and(|(_, p)| is_matrix(p)));
+        // AMD's devices have 64 KiB.
+        let cdna = Caps { matrix_cores: Some(MatrixCores::Mfma), shared_bytes: 64 << 10, ..gpu() };
+        assert_eq!(half.matrix(&cdna).map(|p| p.local), Ok(32 << 10));
+        assert_eq!(single.matrix(&cdna).map(|p| p.local), Ok(32 << 10));
+        assert!(problem(DType::F32, 128).matrix(&cdna).is_err());
+        assert_eq!(
+            AttentionProblem { backward: true, ..half }.matrix(&cdna).map(|p| p.local),
+            Ok((48 << 10) + 512)
+        );
+        assert!(AttentionProblem { backward: true, ..single }.matrix(&cdna).is_err());
+        assert!(best(&half, &cdna).is_some_and(|(_, p)| is_matrix(p)));
     }
 
     #[test]

@@ -99,7 +99,7 @@ pub(crate) fn specialized_grid(
 /// them; or why the device does not have that.
 pub(crate) fn matrix_tile(caps: &Caps) -> Result<(usize, usize), Reason> {
     let have = caps.shared_bytes as usize;
-    let (columns, stages) = match caps.matrix_cores {
+    let (columns, stages) = match caps.ptx() {
         true if have >= 96 << 10 => (MATRIX_SIDE, 3),
         // NVIDIA's OpenCL.
         true => (MATRIX_SIDE / 2, 2),
@@ -228,7 +228,7 @@ impl Problem for GemmProblem<'_> {
             0 => e.m.min(e.n).min(e.k) >= 256,
             // A block has all of k: too few blocks for the device are slower than tiles with k split.
             2 => whole && 2 * Tile::Square128.blocks(e) >= caps.compute_units as usize,
-            3 => whole && caps.matrix_cores,
+            3 => whole && caps.matrix_cores.is_some(),
             _ => true,
         }
     }
@@ -241,6 +241,7 @@ impl Problem for GemmProblem<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::MatrixCores;
     use crate::engine::geometry::tests::{chosen, cpu, gpu};
 
     fn problem(m: usize, n: usize, k: usize) -> GemmProblem<'static> {
@@ -306,7 +307,7 @@ mod tests {
     #[test]
     fn sixteen_bit_products_run_on_matrix_cores() {
         let hopper = Caps {
-            matrix_cores: true,
+            matrix_cores: Some(MatrixCores::Ptx),
             tensor_maps: true,
             compute_units: 132,
             shared_bytes: 227 << 10,

@@ -40,7 +40,7 @@ impl RaggedProblem {
     /// Whether a variant is worth it. Without matrix cores the portable kernels have more of their sums in registers.
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         match variant {
-            0 | 1 => caps.matrix_cores && !self.many_small_groups(),
+            0 | 1 => caps.matrix_cores.is_some() && !self.many_small_groups(),
             2 => self.many_small_groups(),
             _ => true,
         }
@@ -177,10 +177,11 @@ impl Problem for RaggedBackward {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::MatrixCores;
     use crate::engine::geometry::tests::{chosen, gpu};
 
     fn hopper() -> Caps {
-        Caps { matrix_cores: true, shared_bytes: 227 << 10, ..gpu() }
+        Caps { matrix_cores: Some(MatrixCores::Ptx), shared_bytes: 227 << 10, ..gpu() }
     }
 
     fn problem() -> RaggedProblem {

@@ -85,7 +85,7 @@ impl StepsProblem {
         }
         let way = usize::from(self.backward);
         // As many stages as `rnn/tiled.c` has: where copies are asynchronous, more are on their way.
-        let stages = match (caps.matrix_cores, caps.id.kind) {
+        let stages = match (caps.ptx(), caps.id.kind) {
             (false, _) => 2,
             (true, BackendKind::OpenCl) => 3,
             (true, _) => 4,
@@ -105,7 +105,7 @@ impl StepsProblem {
         let small = self.batch <= 32 && self.hidden <= 512;
         let work = self.batch.saturating_mul(self.cell.gates() * self.hidden).saturating_mul(self.hidden);
         let backward = caps.cluster > 1 && self.dtype == DType::F32 && self.hidden <= LARGE_BACKWARD;
-        caps.matrix_cores && !small && work < LARGE && (!self.backward || backward)
+        caps.ptx() && !small && work < LARGE && (!self.backward || backward)
     }
 }
 
@@ -148,7 +148,7 @@ impl Problem for StepsProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::DeviceId;
+    use crate::device::{DeviceId, MatrixCores};
     use crate::engine::geometry::tests::{chosen, cpu, gpu};
 
     fn problem(batch: usize, hidden: usize) -> StepsProblem {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     fn hopper() -> Caps {
-        Caps { matrix_cores: true, shared_bytes: 227 << 10, ..gpu() }
+        Caps { matrix_cores: Some(MatrixCores::Ptx), shared_bytes: 227 << 10, ..gpu() }
     }
 
     #[test]

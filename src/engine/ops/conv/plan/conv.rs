@@ -2,8 +2,8 @@
 
 use super::{
     AUTO, COUNT, Depthwise, FEW_CHANNELS, MATRIX, MATRIX_SIDE, NEAR, POINTWISE, SPLIT_K, TILE_16X256,
-    TILE_32X256, TILE_64, TILE_64X256, TILE_128, Tile, VARIANTS, VENDOR, matrix_fits, pointwise, reach,
-    units,
+    TILE_32X256, TILE_64, TILE_64X256, TILE_128, Tile, VARIANTS, VENDOR, matrix_fits, matrix_local,
+    pointwise, reach, units,
 };
 use crate::device::Caps;
 use crate::dtype::DType;
@@ -133,8 +133,9 @@ impl ConvProblem<'_> {
     }
 
     /// Tiles of few rows and many places where there are few rows.
-    fn matrix(&self) -> ConvPlan {
-        ConvPlan::Matrix(if self.channels().0 <= 64 { 64 } else { MATRIX_SIDE })
+    fn matrix(&self, caps: &Caps) -> ConvPlan {
+        let narrow = self.channels().0 <= 64 && matrix_local(64, caps) <= caps.shared_bytes as usize;
+        ConvPlan::Matrix(if narrow { 64 } else { MATRIX_SIDE })
     }
 
     /// Why the kernels of this library come before the vendor's.
@@ -180,7 +181,7 @@ impl Problem for ConvProblem<'_> {
             VENDOR => self.vendor.map(|()| ConvPlan::Vendor).map_err(|why| why.to_string().into()),
             MATRIX => {
                 self.few_phases()?;
-                matrix_fits(&self.s, self.dtype, caps).map(|()| self.matrix())
+                matrix_fits(&self.s, self.dtype, caps).map(|()| self.matrix(caps))
             }
             AUTO => Ok(self.best(caps)),
             TILE_128 => large(Tile::Square128),
@@ -200,6 +201,6 @@ impl Problem for ConvProblem<'_> {
         // the gradient of images of a 7 x 7 window with strides of 2 took 1.8 ms on an H100, some nine on portable kernels.
         let strided = self.back && self.s.stride != [1; 3];
         let full = m >= 16 && r * taps >= 64 || strided && r * taps >= 1024;
-        variant != MATRIX || (caps.matrix_cores && !pointwise(&self.s) && full)
+        variant != MATRIX || (caps.matrix_cores.is_some() && !pointwise(&self.s) && full)
     }
 }

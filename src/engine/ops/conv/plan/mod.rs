@@ -56,7 +56,7 @@ const MATRIX_REACH: usize = 1 << 31;
 
 /// Bytes of local memory of a tile of `rows`: as many stages as `conv/matrix.c` has.
 pub(super) fn matrix_local(rows: usize, caps: &Caps) -> usize {
-    let stages = if caps.matrix_cores { 3 } else { 2 };
+    let stages = if caps.ptx() { 3 } else { 2 };
     stages * (rows + MATRIX_SIDE * MATRIX_SIDE / rows) * STAGE * 2
 }
 
@@ -68,7 +68,7 @@ fn matrix_fits(s: &ConvShape, dtype: DType, caps: &Caps) -> Result<(), Reason> {
     if s.groups > 1 {
         return Err("it has groups".into());
     }
-    let local = matrix_local(64, caps).max(matrix_local(MATRIX_SIDE, caps));
+    let local = matrix_local(MATRIX_SIDE, caps);
     if local > caps.shared_bytes as usize {
         return Err(format!("it needs {local} bytes of local memory, of {}", caps.shared_bytes).into());
     }

@@ -3,6 +3,7 @@
 use super::conv::{ConvPlan, ConvProblem};
 use super::weight::{WeightPlan, WeightProblem};
 use super::*;
+use crate::device::MatrixCores;
 use crate::engine::geometry::tests::{cpu, gpu};
 use crate::engine::plan::Problem;
 
@@ -46,7 +47,7 @@ fn tiles_fill_the_device() {
 
 #[test]
 fn strided_adjoints_run_on_matrix_cores_unless_their_phases_are_many() {
-    let hopper = Caps { matrix_cores: true, shared_bytes: 227 << 10, ..gpu() };
+    let hopper = Caps { matrix_cores: Some(MatrixCores::Ptx), shared_bytes: 227 << 10, ..gpu() };
     let half = |s| ConvProblem { dtype: DType::Bf16, back: true, ..conv(s) };
     // Images of three channels: few rows, but long sums.
     let images =

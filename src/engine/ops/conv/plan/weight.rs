@@ -165,6 +165,7 @@ impl Problem for WeightProblem<'_> {
 
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         let s = &self.s;
-        variant != MATRIX || (caps.matrix_cores && !self.product() && s.co >= 16 && s.ci * s.taps() >= 64)
+        variant != MATRIX
+            || (caps.matrix_cores.is_some() && !self.product() && s.co >= 16 && s.ci * s.taps() >= 64)
     }
 }
