@@ -295,6 +295,64 @@ fn a_kernel_has_at_most_twelve_plain_scalars() {
     assert!(many.is_empty(), "pass those that steer no loop in a struct (GK_BY_VALUE): {many:?}");
 }
 
+/// The statements of a kernel's body, those of macros that bind parameters in their place.
+fn statements(body: &str, binding: &BTreeMap<String, String>) -> Vec<String> {
+    let parts = body.split(';').map(|s| s.split_whitespace().collect::<Vec<_>>().join(" "));
+    let expanded = parts.flat_map(|s| {
+        let replacement = words(&s).next().and_then(|first| binding.get(first));
+        match replacement {
+            Some(r) => statements(r.split_once(')').map_or("", |(_, r)| r), binding),
+            None => vec![s],
+        }
+    });
+    expanded.collect()
+}
+
+/// Kernels of a text that touch memory before their last `GK_BIND_OUT`, or have none: on CUDA they would not wait for the kernel before them.
+fn unbound_kernels(text: &str, binding: &BTreeMap<String, String>) -> Vec<String> {
+    let text = without_comments(text);
+    let mut found = vec![];
+    for kernel in text.split("\nGK_KERNEL(").skip(1) {
+        let name = words(kernel).next().unwrap_or_default();
+        let body =
+            kernel.split_once("\n{").map_or("", |(_, rest)| rest.split("\n}").next().unwrap_or_default());
+        let statements = statements(body, binding);
+        let last = statements.iter().rposition(|s| s.starts_with("GK_BIND_OUT("));
+        let touches = |s: &String| {
+            !s.starts_with("GK_") && (s.contains('[') || s.contains('*') || s.contains("gk_load"))
+        };
+        if last.is_none_or(|last| statements[..last].iter().any(touches)) {
+            found.push(name.to_string());
+        }
+    }
+    found
+}
+
+#[test]
+fn kernels_bind_their_outputs_before_they_touch_memory() {
+    let read = |path: &PathBuf| std::fs::read_to_string(path).unwrap();
+    let (mut kernels, mut found) = (0, vec![]);
+    for path in texts() {
+        let text = read(&path);
+        let of_folder = texts().into_iter().filter(|p| p.parent() == path.parent());
+        let binding: BTreeMap<_, _> = of_folder
+            .flat_map(|p| macros(&read(&p)))
+            .filter(|(name, r)| r.contains("_BIND") && name != "GK_KERNEL")
+            .collect();
+        kernels += text.matches("\nGK_KERNEL(").count();
+        found.extend(unbound_kernels(&text, &binding));
+    }
+    assert!(kernels > 450 && found.is_empty(), "of {kernels} kernels: {found:?}");
+    let none = BTreeMap::new();
+    let late = "\nGK_KERNEL(k)(GK_OUT(gk_t, y))\n{\n    y[0] = 1;\n    GK_BIND_OUT(gk_t, y);\n}\n";
+    assert_eq!(unbound_kernels(late, &none), ["k"]);
+    assert_eq!(unbound_kernels(&late.replace("    GK_BIND_OUT(gk_t, y);\n", ""), &none), ["k"]);
+    assert_eq!(
+        unbound_kernels(&late.replace("    y[0] = 1;\n", "    GK_LOCAL gk_f a[2];\n"), &none),
+        [""; 0]
+    );
+}
+
 #[test]
 fn common_text_is_free_of_what_is_not_portable() {
     let mut all = vec![];

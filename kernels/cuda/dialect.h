@@ -32,7 +32,12 @@ typedef uint4 gk_raw16;
 #define GK_IN(T, p) const T* __restrict__ p
 #define GK_OUT(T, p) T* __restrict__ p
 #define GK_BIND_IN(T, p)
+#if __CUDA_ARCH__ >= 900
+/* Waits for the kernel before, since the device may begin this one while that one ends (programmatic dependent launch); from here on the next may begin. */
+#define GK_BIND_OUT(T, p) asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory")
+#else
 #define GK_BIND_OUT(T, p)
+#endif
 /* Read in place: a parameter that is indexed by a variable would otherwise be copied to local memory by every thread. */
 #define GK_BY_VALUE(T, name) const __grid_constant__ T name
 #define GK_BARRIER() __syncthreads()

@@ -165,7 +165,7 @@ pub(crate) fn refuse_maps(call: &'static str, args: &[Arg<'_>]) -> Result<()> {
     }
 }
 
-/// Geometry of a launch: blocks, threads per block, local memory that is not declared by the kernel.
+/// A launch: blocks, threads per block, local memory that is not declared by the kernel, and whether the kernel waits by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaunchConfig {
@@ -175,18 +175,27 @@ pub struct LaunchConfig {
     pub block: [u32; 3],
     /// Bytes of the array `GK_LOCAL_DYNAMIC` of a block (CUDA, HIP); OpenCL's kernels declare it themselves.
     pub local_bytes: u32,
+    /// Whether the kernel waits for the one before it (`GK_BIND_OUT` of the CUDA dialect), so that a driver may begin it while that one ends.
+    pub waits: bool,
 }
 
 impl LaunchConfig {
     /// Blocks, and threads per block.
     pub const fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
-        LaunchConfig { grid, block, local_bytes: 0 }
+        LaunchConfig { grid, block, local_bytes: 0, waits: false }
     }
 
     /// Sets the local memory beside what the kernel declares.
     #[must_use]
     pub const fn local_bytes(mut self, bytes: u32) -> Self {
         self.local_bytes = bytes;
+        self
+    }
+
+    /// Says that the kernel waits for the one before it, as all in `kernels/common` do.
+    #[must_use]
+    pub const fn waits(mut self) -> Self {
+        self.waits = true;
         self
     }
 }
@@ -301,7 +310,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     ///
     /// # Safety
     /// `s` and `f` are of this driver and alive; `args` match the prototype of `f` in count, order and type; the kernel stays within the memory
-    /// of its pointer arguments for all indices that it computes.
+    /// of its pointer arguments for all indices that it computes, and touches none before it has waited where `cfg.waits` says that it does.
     unsafe fn launch(&self, s: RawStream, f: RawFunction, cfg: &LaunchConfig, args: &[Arg<'_>])
     -> Result<()>;
 

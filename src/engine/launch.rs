@@ -55,7 +55,7 @@ impl Engine {
         self.check_poison()?;
         debug_assert!(kernel.has_unit(dtype, op), "{} has no unit for {dtype} and {op:?}", kernel.entry);
         let d = &self.inner.device;
-        let Some(cfg) = self.geometry(grid) else { return Ok(()) };
+        let Some(cfg) = self.geometry(grid).map(LaunchConfig::waits) else { return Ok(()) };
         let mut compiled = 0;
         let f = d.programs.function(&*d.driver, kernel, dtype, op, &mut compiled);
         if compiled > 0 {

@@ -216,6 +216,7 @@ GK_KERNEL(attention_fwd_specialized)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t,
 {
     GK_LOCAL_DYNAMIC(gk_raw16, tiles, 5 * GK_TILE_CHUNKS);
     GK_LOCAL gk_u64 gates[10];
+    GK_BIND_OUT(gk_t, o);
     gk_places l = gk_places_of(tiles, gates);
     int depth = (int)args.size.v[5], width = (int)args.size.v[6];
     int count = (GK_IN_PAIRS(args) ? (args.tiles + 1) / 2 : args.tiles) * (int)args.size.v[1] * (cu_q ? 1 : (int)args.size.v[0]);

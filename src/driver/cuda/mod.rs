@@ -42,12 +42,17 @@ const MAX_MAPS: usize = 2;
 /// Bytes of local memory that a launch may have without asking for more.
 const LOCAL_BYTES: u32 = 48 << 10;
 
+/// Keeps kernels from beginning before the one before them has ended.
+const OVERLAP_VAR: &str = "TREFOIL_CUDA_OVERLAP";
+
 /// One CUDA device.
 #[derive(Debug)]
 pub(crate) struct CudaDriver {
     api: &'static Api,
     nvrtc: &'static Nvrtc,
     target: Target,
+    /// Whether a kernel that waits for the one before it may begin while that one ends.
+    overlaps: bool,
     caps: Caps,
     device: cu::CUdevice,
     /// `CUcontext`
@@ -181,10 +186,15 @@ impl CudaDriver {
         found.caps.cluster = target.cluster();
         found.caps.warp_groups = nvrtc.has_warp_groups(&target);
         found.caps.tensor_maps = found.caps.warp_groups && api.tensor_maps.is_ok();
+        // Clusters come with the architecture that can wait; recorded launches keep the attribute from 12.3 on.
+        let overlaps = found.caps.cluster > 1
+            && api.version >= 12_030
+            && !std::env::var(OVERLAP_VAR).is_ok_and(|v| v == "off" || v == "0");
         Ok(CudaDriver {
             api,
             nvrtc,
             target,
+            overlaps,
             caps: found.caps,
             device: found.device,
             context: 0,
@@ -352,7 +362,7 @@ impl Driver for CudaDriver {
         args: &[Arg<'_>],
     ) -> Result<()> {
         if args.len() > MAX_ARGS {
-            return Err(GpuError::driver("cuLaunchKernel", 0, format!("more than {MAX_ARGS} arguments")));
+            return Err(GpuError::driver("cuLaunchKernelEx", 0, format!("more than {MAX_ARGS} arguments")));
         }
         self.enter()?;
         // Most kernels have no maps; their room is not even cleared.
@@ -368,7 +378,11 @@ impl Driver for CudaDriver {
                 }
                 Arg::Map(map) => {
                     let place = room.next().ok_or_else(|| {
-                        GpuError::driver("cuLaunchKernel", 0, format!("more than {MAX_MAPS} maps of tensors"))
+                        GpuError::driver(
+                            "cuLaunchKernelEx",
+                            0,
+                            format!("more than {MAX_MAPS} maps of tensors"),
+                        )
                     })?;
                     place.write(Encoded::of(self.api, map)?).as_param()
                 }
@@ -383,23 +397,34 @@ impl Driver for CudaDriver {
             let code = unsafe { (self.api.table.cuFuncSetAttribute)(f.0 as cu::CUfunction, limit, bytes) };
             self.api.check("cuFuncSetAttribute", code)?;
         }
-        // SAFETY: every parameter points to a value that outlives the call, which copies it; that they fit the kernel is the caller's promise.
+        let mut overlap = cu::CUlaunchAttribute {
+            id: cu::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: cu::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = cu::CUlaunchConfig {
+            gridDimX: gx,
+            gridDimY: gy,
+            gridDimZ: gz,
+            blockDimX: bx,
+            blockDimY: by,
+            blockDimZ: bz,
+            sharedMemBytes: cfg.local_bytes,
+            hStream: s.0 as cu::CUstream,
+            attrs: &raw mut overlap,
+            numAttrs: u32::from(cfg.waits && self.overlaps),
+        };
+        // SAFETY: every parameter points to a value that outlives the call, which copies it; that they fit the kernel, and that it waits if it
+        // says so, is the caller's promise.
         let code = unsafe {
-            (self.api.table.cuLaunchKernel)(
+            (self.api.table.cuLaunchKernelEx)(
+                &config,
                 f.0 as cu::CUfunction,
-                gx,
-                gy,
-                gz,
-                bx,
-                by,
-                bz,
-                cfg.local_bytes,
-                s.0 as cu::CUstream,
                 params.as_mut_ptr(),
                 ptr::null_mut(),
             )
         };
-        self.api.check("cuLaunchKernel", code)
+        self.api.check("cuLaunchKernelEx", code)
     }
 
     unsafe fn synchronize(&self, s: RawStream) -> Result<()> {

@@ -80,10 +80,7 @@ function_table! {
         cuModuleUnload(cu::CUmodule);
         cuModuleGetFunction(*mut cu::CUfunction, cu::CUmodule, *const c_char);
         cuFuncSetAttribute(cu::CUfunction, cu::CUfunction_attribute, c_int);
-        cuLaunchKernel(
-            cu::CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, cu::CUstream,
-            *mut *mut c_void, *mut *mut c_void,
-        );
+        cuLaunchKernelEx(*const cu::CUlaunchConfig, cu::CUfunction, *mut *mut c_void, *mut *mut c_void);
     }
 }
 
