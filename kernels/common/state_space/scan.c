@@ -19,6 +19,12 @@
 #else
 #define GK_CHUNK_ROWS 2
 #endif
+/* The delta rule sums over the lanes of a row in every step: fewer of them. */
+#if GK_OP == gk_rule_delta
+#define GK_CHUNK_COLUMNS 8
+#else
+#define GK_CHUNK_COLUMNS 4
+#endif
 #include "chunk.h"
 
 /* One block at a time would leave an SM idle at every barrier. */
@@ -55,20 +61,8 @@ typedef struct { gk_raw16 k, q, g, v, step, z; gk_f factor, strength; } gk_scan_
 typedef struct {
     gk_f s[GK_CHUNK_ROWS][GK_CHUNK_COLUMNS], f[GK_CHUNK_ROWS][GK_CHUNK_COLUMNS], a[GK_CHUNK_ROWS][GK_CHUNK_COLUMNS];
 } gk_scan_state;
-/* A chunk: its first step, how many are left, and where a thread's runs lie. */
-typedef struct { gk_i64 i, columns, rows; int left; } gk_scan_chunk;
-
-GK_FN gk_scan_chunk gk_scan_next(const gk_chunk_place* p, gk_scan_chunk c)
-{
-    c.i += p->chunk;
-    c.columns += p->columns.next;
-    c.rows += p->inputs.next;
-    c.left = gk_chunk_left(p, c.i);
-    return c;
-}
-
 /* Factor and strength of step lid of a chunk. */
-GK_FN void gk_scan_fetch_heads(const gk_state_in* in, const gk_dims* size, const gk_chunk_place* p, gk_scan_chunk c, const int mode, gk_scan_ahead* x)
+GK_FN void gk_scan_fetch_heads(const gk_state_in* in, const gk_dims* size, const gk_chunk_place* p, gk_chunk c, const int mode, gk_scan_ahead* x)
 {
     gk_i64 t = c.i + gk_lid();
     x->factor = GK_R(1.0); x->strength = GK_R(0.0);
@@ -78,7 +72,7 @@ GK_FN void gk_scan_fetch_heads(const gk_state_in* in, const gk_dims* size, const
         if (GK_OP == gk_rule_delta) x->strength = gk_load(in->second, at);
     }
 }
-GK_FN void gk_scan_fetch(const gk_state_in* in, const gk_scan_out* o, const gk_dims* size, const gk_chunk_place* p, gk_scan_chunk c, const int mode,
+GK_FN void gk_scan_fetch(const gk_state_in* in, const gk_scan_out* o, const gk_dims* size, const gk_chunk_place* p, gk_chunk c, const int mode,
                          gk_scan_ahead* x)
 {
     if (mode != gk_scan_part_back) x->k = gk_chunk_fetch(in->k, p->columns, c.columns, c.left);
@@ -135,26 +129,6 @@ GK_FN void gk_scan_lay(const gk_scan_local* m, const gk_state_in* in, const gk_c
     }
 }
 
-/* Sums over the lanes of a group, one for each of its rows. */
-GK_FN void gk_scan_sum(gk_f v[GK_CHUNK_ROWS], GK_LOCAL_PTR gk_f* tmp, int lanes)
-{
-#ifdef gk_shuffle_xor
-    for (int m = 1; m < lanes; m <<= 1) {
-        GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) v[r] += gk_shuffle_xor(v[r], m);
-    }
-#else
-    /* One after the other between two barriers: compilers for CPUs take loops apart at barriers, and need minutes for trees of them. */
-    int first = gk_lid() / lanes * lanes;
-    GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) tmp[r * GK_BLOCK + gk_lid()] = v[r];
-    GK_BARRIER();
-    GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
-        v[r] = GK_R(0.0);
-        for (int i = 0; i < lanes; i++) v[r] += tmp[r * GK_BLOCK + first + i];
-    }
-    GK_BARRIER();
-#endif
-}
-
 /* Where the numbers of a step lie in local memory that a thread reads: the run of its rows, and its first columns of k, q and g. */
 typedef struct { GK_LOCAL_PTR const gk_slot *rows, *k, *q, *g; } gk_scan_at;
 
@@ -178,7 +152,7 @@ GK_FN void gk_scan_step(const gk_scan_local* m, const gk_chunk_place* p, const g
     if (GK_OP == gk_rule_gla_key) gk_scan_columns(at->g, g);
     if (GK_OP == gk_rule_delta) {
         GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) dot[r] = gk_chunk_dot(x->s[r], k, p->has);
-        gk_scan_sum(dot, m->tmp, p->lanes);
+        gk_chunk_sum_lanes(dot, m->tmp, p->lanes);
     }
     GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
         gk_f u = rows.v[2 + r];
@@ -195,7 +169,7 @@ GK_FN void gk_scan_step(const gk_scan_local* m, const gk_chunk_place* p, const g
 }
 
 /* Adds the shares of a chunk's results up and writes them. */
-GK_FN void gk_scan_write(const gk_scan_out* o, const gk_scan_local* m, const gk_chunk_place* p, gk_scan_chunk c, const gk_scan_ahead* x)
+GK_FN void gk_scan_write(const gk_scan_out* o, const gk_scan_local* m, const gk_chunk_place* p, gk_chunk c, const gk_scan_ahead* x)
 {
     if (p->inputs.c < c.left) {
         gk_vec v = gk_decode16(x->v), z = v, y = v;
@@ -247,16 +221,15 @@ GK_FN void gk_scan_run(const gk_state_in* in, const gk_scan_out* o, gk_scan_loca
                        const int mode)
 {
     gk_scan_ahead ahead;
-    gk_scan_chunk at;
+    gk_chunk at = gk_chunk_at(p, 0);
     gk_i64 steps = p->t1 - p->t0;
     gk_f rate = GK_R(0.0);
     m->rows = m->columns + GK_SLOTS((GK_OP == gk_rule_gla_key ? 3 : 2) * p->chunk * p->span);
     if (GK_OP == gk_rule_ssd) rate = gk_load(in->second, p->h) * GK_STATE_LOG2E;
-    at.i = 0; at.columns = p->columns.at; at.rows = p->inputs.at; at.left = gk_chunk_left(p, 0);
     gk_scan_fetch(in, o, size, p, at, mode, &ahead);
     do {
         gk_scan_ahead now = ahead;
-        gk_scan_chunk next = gk_scan_next(p, at);
+        gk_chunk next = gk_chunk_next(p, at);
         gk_scan_lay(m, in, p, at.left, &ahead, rate, o->z != 0, mode);
         GK_BARRIER();
         gk_scan_fetch(in, o, size, p, next, mode, &ahead);
