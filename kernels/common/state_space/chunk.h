@@ -4,6 +4,7 @@
  * threads has GK_CHUNK_COLUMNS columns of them (the file says how many). state_space/state.h has the formulas of the rules. A chunk has GK_CHUNK_STEPS steps, or fewer where k, q and
  * g are wide, so that a thread reads one run of GK_CHUNK_RUN elements of each operand at most.
  */
+#include "common/activation/activation_ops.h"
 #include "common/prelude/slot.h"
 
 #if GK_DTYPE == GK_F64
@@ -246,12 +247,7 @@ GK_FN void gk_chunk_sum_lanes(gk_f v[GK_CHUNK_ROWS], GK_LOCAL_PTR gk_f* tmp, int
 #endif
 }
 
-GK_FN gk_f gk_state_softplus(gk_f x) { return x < GK_R(20.0) ? gk_log1p(gk_exp(x)) : x; }
-#if defined(GK_QUICK_RECIP) && GK_DTYPE != GK_F64
-GK_FN gk_f gk_state_sigmoid(gk_f x) { return gk_quick_recip(GK_R(1.0) + gk_exp(-x)); }
-#else
-GK_FN gk_f gk_state_sigmoid(gk_f x) { return GK_R(1.0) / (GK_R(1.0) + gk_exp(-x)); }
-#endif
+GK_FN gk_f gk_state_softplus(gk_f x) { return gk_softplus(x, GK_R(1.0), GK_R(20.0)); }
 /* 2^x of what a step leaves of a state: denormal powers may come out as 0. */
 #if defined(GK_QUICK_EXP2) && GK_DTYPE != GK_F64
 #define gk_decay(x) gk_quick_exp2(x)

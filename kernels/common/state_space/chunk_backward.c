@@ -79,7 +79,7 @@ GK_FN void gk_back_lay(const gk_back_local* m, const gk_state_in* in, const gk_b
             gk_f s[2], up[2];
             GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
                 s[r] = p->inputs.c >= left ? GK_R(0.0) : in->softplus ? gk_state_softplus(step.v[g + r]) : step.v[g + r];
-                up[r] = o->z ? dy.v[g + r] * z.v[g + r] * gk_state_sigmoid(z.v[g + r]) : dy.v[g + r];
+                up[r] = o->z ? dy.v[g + r] * z.v[g + r] * gk_sigmoid(z.v[g + r]) : dy.v[g + r];
             }
             gk_slot_put4(m->rows, run * 4, s[0], s[1], v.v[g], v.v[g + 1]);
             if (back) gk_slot_put4(m->rows, (run + p->groups) * 4, up[0], up[1], GK_R(0.0), GK_R(0.0));
@@ -164,14 +164,14 @@ GK_FN void gk_back_write_rows(const gk_back_out* o, const gk_state_in* in, const
         GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
             int sums = (u * GK_CHUNK_ROWS + r) * GK_BACK_SUMS * (GK_CHUNK_SUMS / 4), e = g + r;
             gk_i64 row = p->row0 + p->inputs.n + e;
-            gk_f y, du, d = o->skip && row < p->rows_all ? gk_load(o->skip, row) : GK_R(0.0), sg = gk_state_sigmoid(z.v[e]);
+            gk_f y, du, d = o->skip && row < p->rows_all ? gk_load(o->skip, row) : GK_R(0.0), sg = gk_sigmoid(z.v[e]);
             sums += gk_chunk_sum_at((p->inputs.n + e) / GK_CHUNK_ROWS * GK_BACK_LANES) >> 2;
             y = gk_chunk_sum4(m->sums, sums) + d * rows.v[2 + r];
             du = gk_chunk_sum4(m->sums, sums + GK_CHUNK_SUMS / 4);
             dz.v[e] = dy.v[e] * sg * (GK_R(1.0) + z.v[e] * (GK_R(1.0) - sg)) * y;
             dv.v[e] = rows.v[r] * du + d * ups.v[r];
             dg.v[e] = gk_chunk_sum4(m->sums, sums + GK_CHUNK_SUMS / 2) * GK_BACK_LN2 + rows.v[2 + r] * du;
-            if (in->softplus) dg.v[e] *= gk_state_sigmoid(raw.v[e]);
+            if (in->softplus) dg.v[e] *= gk_sigmoid(raw.v[e]);
         }
     }
     if (o->dv) gk_chunk_store(o->dv, p->inputs, at.rows, at.left, dv, o->accumulate & 1);

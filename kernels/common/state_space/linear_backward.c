@@ -197,6 +197,16 @@ GK_FN gk_four gk_linear_factors(const gk_linear_local* m, const gk_chunk_place* 
     return e;
 }
 
+/* The sum of products over a thread's columns. Those behind the last are left out: an infinite gradient makes NaN of them. */
+GK_FN gk_f gk_linear_dot(const gk_f a[GK_CHUNK_COLUMNS], const gk_f b[GK_CHUNK_COLUMNS], int has)
+{
+    gk_f s = GK_R(0.0);
+    GK_UNROLL for (int j = 0; j < GK_CHUNK_COLUMNS; j++) {
+        if (j < has) s += a[j] * b[j];
+    }
+    return s;
+}
+
 /* The states behind step c of the chunk; S_before k of the thread's rows to `dots`, at `to`, where the delta rule has to find it. */
 GK_FN void gk_linear_advance(const gk_linear_local* m, const gk_chunk_place* p, int c, gk_linear_states* x, GK_GLOBAL gk_f* dots, int live,
                              const int mode)
@@ -204,7 +214,7 @@ GK_FN void gk_linear_advance(const gk_linear_local* m, const gk_chunk_place* p, 
     gk_four k = gk_linear_columns(m, p, c, 0), u = gk_linear_rows(m, p, c, 0), e = gk_linear_factors(m, p, c);
     if (GK_OP == gk_rule_delta && mode == gk_linear_first) {
         gk_f dot[GK_CHUNK_ROWS], strength = m->heads[GK_CHUNK_STEPS + c];
-        GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) dot[r] = gk_chunk_dot(x->s[r], k.v, p->has);
+        GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) dot[r] = gk_linear_dot(x->s[r], k.v, p->has);
         gk_chunk_sum_lanes(dot, m->tmp, p->lanes);
         GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
             if (p->n == 0 && r < live) dots[r] = dot[r];
@@ -254,7 +264,7 @@ GK_FN void gk_linear_step(const gk_linear_local* m, const gk_chunk_place* p, int
     gk_f du[GK_CHUNK_ROWS], dp[GK_CHUNK_ROWS], head = GK_R(0.0);
     GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
         GK_UNROLL for (int j = 0; j < GK_CHUNK_COLUMNS; j++) g->ds.s[r][j] += up.v[r] * q.v[j];
-        du[r] = gk_chunk_dot(g->ds.s[r], k.v, p->has);
+        du[r] = gk_linear_dot(g->ds.s[r], k.v, p->has);
         if (GK_OP != gk_rule_delta) gk_slot_put(to, GK_LINEAR_OF_ROWS + r * GK_CHUNK_SUMS + gk_chunk_sum_at(gk_lid()), du[r]);
     }
     if (GK_OP == gk_rule_delta) {

@@ -1,8 +1,8 @@
 /* Forward scans of state-space models and linear attention; state_space/state.h has the formulas, state_space/chunk.h how a block goes through the steps.
  *
  * A long sequence is cut into splits of steps where rows alone leave the device idle (not for the delta rule, whose steps are no diagonal factors):
- * state_partial gives each split's state from zero and the product of its factors, state_carry makes of them the state before each split, and
- * state_scan runs each split from there. A thread keeps its columns of a row's state in registers. In local memory lie, for each step of a chunk:
+ * state_partial gives each split's state from zero and the product of its factors (state_partial_back does so for gradients), state_carry makes of
+ * them the state before each split, and state_scan runs each split from there. A thread keeps its columns of a row's state in registers. In local memory lie, for each step of a chunk:
  *
  *   k, q       [span], zeros behind the last column; span = lanes * GK_CHUNK_COLUMNS
  *   g          [span], for gk_rule_gla_key alone
@@ -44,6 +44,12 @@
 #define GK_SCAN_TMP 1
 #else
 #define GK_SCAN_TMP (GK_CHUNK_ROWS * GK_BLOCK)
+#endif
+/* The smallest number above 0. */
+#if GK_DTYPE == GK_F64
+#define GK_SCAN_LEAST gk_as_f64(1ul)
+#else
+#define GK_SCAN_LEAST gk_as_f32(1u)
 #endif
 /* Rules whose factors are per head, and those with a gate. */
 #define GK_SCAN_HEADS (GK_OP != gk_rule_selective && GK_OP != gk_rule_gla_key)
@@ -101,7 +107,7 @@ GK_FN void gk_scan_lay_rows(const gk_scan_local* m, const gk_state_in* in, const
                     s = p->inputs.c >= left ? GK_R(0.0) : in->softplus ? gk_state_softplus(s) : s;
                     if (mode != gk_scan_part_back) u *= s;
                 }
-                if (GK_SCAN_GATED && mode == gk_scan_part_back && gated) u *= z.v[g + r] * gk_state_sigmoid(z.v[g + r]);
+                if (GK_SCAN_GATED && mode == gk_scan_part_back && gated) u *= z.v[g + r] * gk_sigmoid(z.v[g + r]);
                 run[r] = s;
                 run[2 + r] = u;
             }
@@ -140,6 +146,14 @@ GK_FN void gk_scan_columns(GK_LOCAL_PTR const gk_slot* from, gk_f v[GK_CHUNK_COL
     }
 }
 
+/* A product of factors, which is 0 only if one of them is: an infinite state stays infinite however many factors it meets. */
+GK_FN gk_f gk_scan_product(gk_f f, gk_f e)
+{
+    gk_f p = f * e;
+    if (p == GK_R(0.0) && f != GK_R(0.0) && e != GK_R(0.0)) p = (f < GK_R(0.0)) == (e < GK_R(0.0)) ? GK_SCAN_LEAST : -GK_SCAN_LEAST;
+    return p;
+}
+
 /* Step c of the states; y: the thread's shares of the results. */
 GK_FN void gk_scan_step(const gk_scan_local* m, const gk_chunk_place* p, const gk_scan_at* at, int c, gk_scan_state* x, gk_f y[GK_CHUNK_ROWS],
                         const int mode)
@@ -162,7 +176,7 @@ GK_FN void gk_scan_step(const gk_scan_local* m, const gk_chunk_place* p, const g
             gk_f e = GK_OP == gk_rule_selective ? gk_decay(rows.v[r] * x->a[r][j]) : GK_OP == gk_rule_gla_key ? g[j] : factor;
             if (mode == gk_scan_part_back) x->s[r][j] = e * (x->s[r][j] + u * k[j]);
             else x->s[r][j] = e * x->s[r][j] + u * k[j];
-            if (mode != gk_scan_results) x->f[r][j] *= e;
+            if (mode != gk_scan_results) x->f[r][j] = gk_scan_product(x->f[r][j], e);
         }
         y[r] = mode == gk_scan_results ? gk_chunk_dot(x->s[r], q, p->has) : GK_R(0.0);
     }
@@ -181,7 +195,7 @@ GK_FN void gk_scan_write(const gk_scan_out* o, const gk_scan_local* m, const gk_
             gk_f out = gk_chunk_sum4(m->sums, from);
             GK_ROLLED for (int l = 4; l < p->lanes; l += 4) out += gk_chunk_sum4(m->sums, from + (gk_chunk_sum_at(l) >> 2));
             if (o->skip && row < p->rows_all) out += gk_load(o->skip, GK_OP == gk_rule_selective ? row : p->h) * v.v[u];
-            y.v[u] = GK_SCAN_GATED && o->z ? out * z.v[u] * gk_state_sigmoid(z.v[u]) : out;
+            y.v[u] = GK_SCAN_GATED && o->z ? out * z.v[u] * gk_sigmoid(z.v[u]) : out;
         }
         gk_chunk_store(o->y, p->inputs, c.rows, c.left, y, 0);
     }
@@ -293,13 +307,11 @@ GK_FN void gk_scan_part_of(const gk_state_in* in, const gk_scan_out* o, gk_scan_
     }
 }
 
-/* A split's state from zero and the product of its factors, [B, H, splits, 2, rows, width]; back: the gradient that it hands to the steps before it,
- * where nothing comes from later ones: e = g (e + dy silu(z) q). Launch: as state_scan. */
-GK_KERNEL(state_partial)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(gk_t, gate), GK_IN(gk_t, second), GK_IN(gk_t, z), GK_IN(gk_t, dy),
-                         GK_OUT(gk_f, part), GK_DIMS(size), int lanes, int softplus, int wide, int back)
+/* A split's state from zero and the product of its factors, [B, H, splits, 2, rows, width]. Launch: as state_scan. */
+GK_KERNEL(state_partial)(GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(gk_t, gate), GK_IN(gk_t, second), GK_OUT(gk_f, part), GK_DIMS(size), int lanes,
+                         int softplus, int wide)
 {
-    GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, v); GK_BIND_IN(gk_t, gate); GK_BIND_IN(gk_t, second); GK_BIND_IN(gk_t, z);
-    GK_BIND_IN(gk_t, dy); GK_BIND_OUT(gk_f, part);
+    GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, v); GK_BIND_IN(gk_t, gate); GK_BIND_IN(gk_t, second); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_slot pool[GK_SLOTS(GK_SCAN_POOL)];
     GK_LOCAL gk_f heads[2 * GK_CHUNK_STEPS];
     GK_LOCAL gk_f tmp[GK_SCAN_TMP];
@@ -307,9 +319,25 @@ GK_KERNEL(state_partial)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(g
     gk_state_in in;
     gk_scan_out o;
     m.columns = pool; m.heads = heads; m.tmp = tmp;
-    /* Backwards q takes the place of k, and dy that of v. */
-    in.q = q; in.k = k; in.v = back ? dy : v; in.gate = gate; in.second = second; in.wide = wide; in.softplus = softplus;
+    in.q = 0; in.k = k; in.v = v; in.gate = gate; in.second = second; in.wide = wide; in.softplus = softplus;
+    o.skip = 0; o.z = 0; o.y = 0;
+    gk_scan_part_of(&in, &o, &m, &size, lanes, part, gk_scan_part);
+}
+
+/* The same of gradients, from the last step to the first: what a split hands to the steps before it where nothing comes from later ones,
+ * e = g (e + dy silu(z) q). q takes the place of k, and dy that of v. Launch: as state_scan. */
+GK_KERNEL(state_partial_back)(GK_IN(gk_t, q), GK_IN(gk_t, dy), GK_IN(gk_t, z), GK_IN(gk_t, gate), GK_IN(gk_t, second), GK_OUT(gk_f, part),
+                              GK_DIMS(size), int lanes, int softplus, int wide)
+{
+    GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, z); GK_BIND_IN(gk_t, gate); GK_BIND_IN(gk_t, second); GK_BIND_OUT(gk_f, part);
+    GK_LOCAL gk_slot pool[GK_SLOTS(GK_SCAN_POOL)];
+    GK_LOCAL gk_f heads[2 * GK_CHUNK_STEPS];
+    GK_LOCAL gk_f tmp[GK_SCAN_TMP];
+    gk_scan_local m;
+    gk_state_in in;
+    gk_scan_out o;
+    m.columns = pool; m.heads = heads; m.tmp = tmp;
+    in.q = q; in.k = 0; in.v = dy; in.gate = gate; in.second = second; in.wide = wide; in.softplus = softplus;
     o.skip = 0; o.z = z; o.y = 0;
-    if (back) gk_scan_part_of(&in, &o, &m, &size, lanes, part, gk_scan_part_back);
-    else gk_scan_part_of(&in, &o, &m, &size, lanes, part, gk_scan_part);
+    gk_scan_part_of(&in, &o, &m, &size, lanes, part, gk_scan_part_back);
 }
