@@ -24,10 +24,12 @@
 /* Gradients that are sums over rows for each column: of q, of k and, for gk_rule_gla_key, of g. Others have factors per head. */
 #define GK_LINEAR_HEADS (GK_OP != gk_rule_gla_key)
 #define GK_LINEAR_SUMS (GK_LINEAR_HEADS ? 2 : 3)
-/* Shares of a step: [sums][groups, span] of columns, [GK_CHUNK_ROWS][threads] of rows, [threads] of the factor of a head. */
+/* Shares of a step: [sums][groups, span] of columns, [GK_CHUNK_ROWS][threads] of rows (GK_LINEAR_ROW: those of a group's rows begin in other banks),
+ * [threads] of the factor of a head. */
 #define GK_LINEAR_COLS (GK_BLOCK * GK_CHUNK_COLUMNS)
 #define GK_LINEAR_OF_ROWS (GK_LINEAR_SUMS * GK_LINEAR_COLS)
-#define GK_LINEAR_OF_HEAD (GK_LINEAR_OF_ROWS + GK_CHUNK_ROWS * GK_CHUNK_SUMS)
+#define GK_LINEAR_ROW (GK_CHUNK_SUMS + 4)
+#define GK_LINEAR_OF_HEAD (GK_LINEAR_OF_ROWS + GK_CHUNK_ROWS * GK_LINEAR_ROW)
 #define GK_LINEAR_SHARES (GK_LINEAR_OF_HEAD + GK_LINEAR_HEADS * GK_CHUNK_SUMS)
 /* Shares of a head's sums that are left of a step of a chunk, and how many threads' each is. */
 #define GK_LINEAR_PARTS (GK_BLOCK / GK_CHUNK_STEPS)
@@ -61,6 +63,8 @@ typedef struct {
     GK_GLOBAL gk_f* pk;
     GK_GLOBAL gk_f* pg;
     GK_GLOBAL gk_f* pb;
+    /* Where sums of the run's first step begin in [B, T, H, tiles], and how much further those of the next. */
+    gk_i64 first, step;
     int accumulate, wide;
 } gk_linear_out;
 
@@ -68,6 +72,8 @@ typedef struct {
 typedef struct { gk_f s[GK_CHUNK_ROWS][GK_CHUNK_COLUMNS]; } gk_linear_states;
 /* What a thread carries: gradients of its states, shares of those of the rate and of D; the rate; how many of its rows are there. */
 typedef struct { gk_linear_states ds; gk_f da, dd, rate; int live; } gk_linear_carry;
+/* Which shares of a pair of steps a thread adds up: those of four columns of sum `sum` in step `of_columns`, those of a row in step `of_row`. */
+typedef struct { int sum, of_columns, row, of_row; } gk_linear_task;
 
 /* Four numbers of gk_f in memory. wide: at a multiple of four. */
 GK_FN void gk_linear_put4(GK_GLOBAL gk_f* to, gk_i64 at, int has, int wide, gk_four x)
@@ -153,12 +159,12 @@ GK_FN void gk_linear_lay_run(GK_LOCAL_PTR gk_slot* to, const gk_chunk_place* p, 
 /* Lays a chunk of which `left` steps are there down in local memory. Inputs are those of the rule, but where the delta rule has to find S_before k. */
 GK_FN void gk_linear_lay(const gk_linear_local* m, const gk_chunk_place* p, int left, const gk_linear_ahead* x, gk_f rate, const int mode)
 {
-    int columns = p->chunk * p->span;
+    int columns = GK_CHUNK_STEPS * p->span;
     gk_vec v = gk_decode16(x->v);
     gk_chunk_lay(m->columns, p, left, x->k, GK_R(0.0));
     if (mode == gk_linear_back) gk_chunk_lay(m->columns + GK_SLOTS(columns), p, left, x->q, GK_R(0.0));
     if (GK_OP == gk_rule_gla_key) gk_chunk_lay(m->columns + GK_SLOTS(2 * columns), p, left, x->g, GK_R(1.0));
-    if (p->inputs.c < p->chunk) {
+    if (p->inputs.c < GK_CHUNK_STEPS) {
         gk_f run[GK_CHUNK_RUN];
         GK_UNROLL for (int u = 0; u < GK_CHUNK_RUN; u++) {
             run[u] = v.v[u];
@@ -169,7 +175,7 @@ GK_FN void gk_linear_lay(const gk_linear_local* m, const gk_chunk_place* p, int 
         if (mode == gk_linear_back) {
             v = gk_decode16(x->dy);
             GK_UNROLL for (int u = 0; u < GK_CHUNK_RUN; u++) run[u] = v.v[u];
-            gk_linear_lay_run(m->rows + GK_SLOTS(p->chunk * p->rows), p, run);
+            gk_linear_lay_run(m->rows + GK_SLOTS(GK_CHUNK_STEPS * p->rows), p, run);
         }
         if (GK_LINEAR_HEADS && p->inputs.n == 0) {
             m->heads[p->inputs.c] = GK_OP == gk_rule_ssd ? gk_exp2(x->factor * rate * GK_STATE_LOG2E) : x->factor;
@@ -181,11 +187,11 @@ GK_FN void gk_linear_lay(const gk_linear_local* m, const gk_chunk_place* p, int 
 /* A thread's columns of k (0), q (1) or g (2) in step c of the chunk; its group's rows of inputs (0) or upstream gradients (1). */
 GK_FN gk_four gk_linear_columns(const gk_linear_local* m, const gk_chunk_place* p, int c, const int which)
 {
-    return gk_chunk_run(m->columns, ((which * p->chunk + c) * p->span + p->n) >> 2);
+    return gk_chunk_run(m->columns, ((which * GK_CHUNK_STEPS + c) * p->span + p->n) >> 2);
 }
 GK_FN gk_four gk_linear_rows(const gk_linear_local* m, const gk_chunk_place* p, int c, const int which)
 {
-    return gk_chunk_run(m->rows, (which * p->chunk + c) * p->groups + p->group);
+    return gk_chunk_run(m->rows, (which * GK_CHUNK_STEPS + c) * p->groups + p->group);
 }
 
 /* Factors of a thread's columns in step c. */
@@ -265,7 +271,7 @@ GK_FN void gk_linear_step(const gk_linear_local* m, const gk_chunk_place* p, int
     GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
         GK_UNROLL for (int j = 0; j < GK_CHUNK_COLUMNS; j++) g->ds.s[r][j] += up.v[r] * q.v[j];
         du[r] = gk_linear_dot(g->ds.s[r], k.v, p->has);
-        if (GK_OP != gk_rule_delta) gk_slot_put(to, GK_LINEAR_OF_ROWS + r * GK_CHUNK_SUMS + gk_chunk_sum_at(gk_lid()), du[r]);
+        if (GK_OP != gk_rule_delta) gk_slot_put(to, GK_LINEAR_OF_ROWS + r * GK_LINEAR_ROW + gk_chunk_sum_at(gk_lid()), du[r]);
     }
     if (GK_OP == gk_rule_delta) {
         gk_f strength = m->heads[GK_CHUNK_STEPS + c];
@@ -293,46 +299,50 @@ GK_FN void gk_linear_step(const gk_linear_local* m, const gk_chunk_place* p, int
     if (GK_LINEAR_HEADS) gk_slot_put(to, GK_LINEAR_OF_HEAD + gk_chunk_sum_at(gk_lid()), head);
 }
 
-/* Adds the shares of columns up and writes them: four columns of a sum for each thread. at: the pair's first step, of which `left` are there. */
-GK_FN void gk_linear_add_columns(const gk_linear_local* m, const gk_linear_out* o, const gk_dims* size, const gk_chunk_place* p, gk_i64 at, int left)
+/* Adds the shares of columns up and writes them. at: the pair's first step, of which `left` are there. Groups are a multiple of eight. */
+GK_FN void gk_linear_add_columns(const gk_linear_local* m, const gk_linear_out* o, const gk_chunk_place* p, const gk_linear_task* t, gk_i64 at, int left)
 {
-    int x = gk_lid() % p->lanes, i = gk_lid() / p->lanes % GK_LINEAR_SUMS, u = gk_lid() / p->lanes / GK_LINEAR_SUMS;
-    gk_i64 tiles = (p->rows_all + p->rows - 1) / p->rows;
-    gk_i64 to = (((p->b * size->v[0] + p->t0 + at + u) * size->v[1] + p->h) * tiles + p->row0 / p->rows) * p->width + x * 4;
-    GK_GLOBAL gk_f* sum = i == 0 ? o->pq : i == 1 ? o->pk : o->pg;
-    if (u < GK_LINEAR_PAIR && u < left && sum) {
-        GK_LOCAL_PTR const gk_slot* from = m->shares + GK_SLOTS(u * GK_LINEAR_SHARES + i * GK_LINEAR_COLS + x * 4);
-        gk_four s = gk_chunk_run(from, 0);
-        for (int n = 1; n < p->groups; n++) {
-            gk_four one = gk_chunk_run(from, n * p->lanes);
-            GK_UNROLL for (int j = 0; j < 4; j++) s.v[j] += one.v[j];
+    GK_GLOBAL gk_f* sum = t->sum == 0 ? o->pq : t->sum == 1 ? o->pk : o->pg;
+    if (t->of_columns < GK_LINEAR_PAIR && t->of_columns < left && sum) {
+        GK_LOCAL_PTR const gk_slot* from = m->shares + GK_SLOTS(t->of_columns * GK_LINEAR_SHARES + t->sum * GK_LINEAR_COLS + p->n);
+        gk_four s;
+        GK_UNROLL for (int j = 0; j < 4; j++) s.v[j] = GK_R(0.0);
+        GK_ROLLED for (int n = 0; n < p->groups; n += 8) {
+            GK_UNROLL for (int u = 0; u < 8; u++) {
+                gk_four one = gk_chunk_run(from, u * p->lanes);
+                GK_UNROLL for (int j = 0; j < 4; j++) s.v[j] += one.v[j];
+            }
+            from += GK_SLOTS(4) * 8 * p->lanes;
         }
-        gk_linear_put4(sum, to, p->width - x * 4, o->wide, s);
+        gk_linear_put4(sum, (o->first + (at + t->of_columns) * o->step) * p->width + p->n, p->has, o->wide, s);
     }
 }
 
-/* Adds the shares of rows up, in the place of the upstream gradients, and those of a head, in parts. c: the pair's first step in the chunk. */
-GK_FN void gk_linear_add_rows(const gk_linear_local* m, const gk_chunk_place* p, int c)
+/* Adds the shares of rows up, in the place of the upstream gradients, and those of a head, in parts. c: the pair's first step in the chunk. The lanes of
+ * a row are a multiple of eight, and at most 32, between which are no gaps. */
+GK_FN void gk_linear_add_rows(const gk_linear_local* m, const gk_chunk_place* p, const gk_linear_task* t, int c)
 {
-    int t = GK_BLOCK - 1 - gk_lid(), row = t % p->rows, u = t / p->rows;
-    if (u < GK_LINEAR_PAIR) {
-        int from = u * GK_LINEAR_SHARES + GK_LINEAR_OF_ROWS;
+    if (t->of_row < GK_LINEAR_PAIR) {
+        GK_LOCAL_PTR const gk_slot* from = m->shares + GK_SLOTS(t->of_row * GK_LINEAR_SHARES + GK_LINEAR_OF_ROWS);
         gk_f s = GK_R(0.0);
         if (GK_OP == gk_rule_delta) {
-            gk_four four = gk_slot_get4(m->shares, from + (row & ~3));
-            s = (row & 2) ? (row & 1) ? four.v[3] : four.v[2] : (row & 1) ? four.v[1] : four.v[0];
+            gk_four four = gk_chunk_run(from, t->row >> 2);
+            s = (t->row & 2) ? (t->row & 1) ? four.v[3] : four.v[2] : (t->row & 1) ? four.v[1] : four.v[0];
         } else {
-            from += row % 4 * GK_CHUNK_SUMS;
-            for (int l = 0; l < p->lanes; l += 4) s += gk_chunk_sum4(m->shares, (from + gk_chunk_sum_at(row / 4 * p->lanes + l)) >> 2);
+            from += GK_SLOTS(t->row % 4 * GK_LINEAR_ROW) + GK_SLOTS(4) * (gk_chunk_sum_at(t->row / 4 * p->lanes) >> 2);
+            GK_ROLLED for (int l = 0; l < p->lanes; l += 8) {
+                s += gk_chunk_sum4(from, 0) + gk_chunk_sum4(from, 1);
+                from += GK_SLOTS(8);
+            }
         }
-        gk_slot_put(m->rows, (p->chunk + c + u) * p->rows + row, s);
+        gk_slot_put(m->rows, (GK_CHUNK_STEPS + c + t->of_row) * p->rows + t->row, s);
     }
-    t = gk_lid();
-    if (GK_LINEAR_HEADS && t < GK_LINEAR_PAIR * GK_LINEAR_PARTS) {
-        int from = t / GK_LINEAR_PARTS * GK_LINEAR_SHARES + GK_LINEAR_OF_HEAD;
+    if (GK_LINEAR_HEADS && gk_lid() < GK_LINEAR_PAIR * GK_LINEAR_PARTS) {
+        int part = gk_lid() % GK_LINEAR_PARTS, from = gk_lid() / GK_LINEAR_PARTS * GK_LINEAR_SHARES + GK_LINEAR_OF_HEAD;
         gk_f s = GK_R(0.0);
-        GK_UNROLL for (int n = 0; n < GK_LINEAR_EACH; n += 4) s += gk_chunk_sum4(m->shares, (from + gk_chunk_sum_at(t % GK_LINEAR_PARTS * GK_LINEAR_EACH + n)) >> 2);
-        gk_slot_put(m->parts, c * GK_LINEAR_PARTS + t, s);
+        from += gk_chunk_sum_at(part * GK_LINEAR_EACH);
+        GK_UNROLL for (int n = 0; n < GK_LINEAR_EACH; n += 4) s += gk_chunk_sum4(m->shares, (from + n) >> 2);
+        gk_slot_put(m->parts, c * GK_LINEAR_PARTS + gk_lid(), s);
     }
 }
 
@@ -342,7 +352,7 @@ GK_FN void gk_linear_write_rows(const gk_linear_local* m, const gk_state_in* in,
 {
     if (p->inputs.c < at.left) {
         gk_vec v = gk_decode16(x->v), dy = gk_decode16(x->dy), dv = v;
-        gk_four du = gk_slot_get4(m->rows, (p->chunk + p->inputs.c) * p->rows + (p->inputs.n & ~3));
+        gk_four du = gk_slot_get4(m->rows, (GK_CHUNK_STEPS + p->inputs.c) * p->rows + (p->inputs.n & ~3));
         gk_f d = o->skip ? gk_load(o->skip, p->h) : GK_R(0.0), of_gate = GK_R(0.0), of_strength = GK_R(0.0);
         int part = p->inputs.c * GK_LINEAR_PARTS + p->inputs.n / GK_CHUNK_RUN;
         GK_UNROLL for (int u = 0; u < GK_CHUNK_RUN; u++) {
@@ -373,13 +383,12 @@ GK_FN gk_f gk_linear_head(const gk_linear_local* m, int c, int which, int count)
     return s;
 }
 /* Writes what belongs to the head in the step of a thread's run: gradients of the factor or the step size, and of the strength. */
-GK_FN void gk_linear_write_heads(const gk_linear_local* m, const gk_linear_out* o, const gk_dims* size, const gk_chunk_place* p, gk_chunk at,
-                                 const gk_linear_ahead* x, gk_linear_carry* g)
+GK_FN void gk_linear_write_heads(const gk_linear_local* m, const gk_linear_out* o, const gk_chunk_place* p, gk_chunk at, const gk_linear_ahead* x,
+                                 gk_linear_carry* g)
 {
     if (GK_LINEAR_HEADS && p->inputs.n == 0 && p->inputs.c < at.left) {
         int runs = p->rows / GK_CHUNK_RUN;
-        gk_i64 tiles = (p->rows_all + p->rows - 1) / p->rows;
-        gk_i64 to = ((p->b * size->v[0] + p->t0 + at.i + p->inputs.c) * size->v[1] + p->h) * tiles + p->row0 / p->rows;
+        gk_i64 to = o->first + (at.i + p->inputs.c) * o->step;
         gk_f s = gk_linear_head(m, p->inputs.c, 0, GK_LINEAR_PARTS);
         if (GK_OP == gk_rule_ssd) {
             s *= m->heads[p->inputs.c];
@@ -392,13 +401,13 @@ GK_FN void gk_linear_write_heads(const gk_linear_local* m, const gk_linear_out* 
     }
 }
 
-/* Goes back through a chunk, from the mark before it. */
-GK_FN void gk_linear_through(const gk_linear_local* m, const gk_linear_out* o, const gk_dims* size, const gk_chunk_place* p, gk_chunk at,
-                             GK_GLOBAL const gk_f* mark, gk_linear_carry* g)
+/* Goes back through a chunk; x: the states before it. */
+GK_FN void gk_linear_through(const gk_linear_local* m, const gk_linear_out* o, const gk_chunk_place* p, const gk_linear_task* t, gk_chunk at,
+                             const gk_linear_states* x, gk_linear_carry* g)
 {
     gk_linear_states kept[GK_CHUNK_STEPS + 1];
     int pair = GK_CHUNK_STEPS / GK_LINEAR_PAIR - 1;
-    gk_linear_recall(mark, &kept[0]);
+    kept[0] = *x;
     GK_UNROLL for (int c = 0; c < GK_CHUNK_STEPS; c++) {
         kept[c + 1] = kept[c];
         gk_linear_advance(m, p, c, &kept[c + 1], 0, 0, gk_linear_back);
@@ -409,15 +418,15 @@ GK_FN void gk_linear_through(const gk_linear_local* m, const gk_linear_out* o, c
             gk_linear_step(m, p, c, u, &kept[c], &kept[c + 1], g);
         }
         GK_BARRIER();
-        gk_linear_add_columns(m, o, size, p, at.i + pair * GK_LINEAR_PAIR, at.left - pair * GK_LINEAR_PAIR);
-        gk_linear_add_rows(m, p, pair * GK_LINEAR_PAIR);
+        gk_linear_add_columns(m, o, p, t, at.i + pair * GK_LINEAR_PAIR, at.left - pair * GK_LINEAR_PAIR);
+        gk_linear_add_rows(m, p, t, pair * GK_LINEAR_PAIR);
         GK_BARRIER();
     } while (pair-- > 0);
 }
 
 /* All spans of the run, from the last to the first. */
 GK_FN void gk_linear_run(const gk_state_in* in, const gk_linear_out* o, const gk_linear_local* m, const gk_dims* size, const gk_chunk_place* p,
-                         gk_linear_carry* g, GK_GLOBAL gk_f* marks, GK_GLOBAL gk_f* inner)
+                         const gk_linear_task* t, gk_linear_carry* g, GK_GLOBAL gk_f* marks, GK_GLOBAL gk_f* inner)
 {
     const gk_i64 steps = p->t1 - p->t0, each = GK_LINEAR_SPAN * GK_CHUNK_STEPS;
     gk_i64 span = (steps - 1) / each;
@@ -428,17 +437,21 @@ GK_FN void gk_linear_run(const gk_state_in* in, const gk_linear_out* o, const gk
         gk_linear_recall(marks + span * (GK_LINEAR_STATES * GK_BLOCK), &x);
         gk_linear_sweep(in, o, m, size, p, &x, g, from, to, inner, gk_linear_again);
         gk_chunk at = gk_chunk_at(p, from + (to - from - 1) / GK_CHUNK_STEPS * GK_CHUNK_STEPS);
+        GK_GLOBAL const gk_f* mark = inner + (at.i - from) / GK_CHUNK_STEPS * (GK_LINEAR_STATES * GK_BLOCK);
         gk_linear_fetch(in, o, size, p, at, gk_linear_back, &ahead);
+        gk_linear_recall(mark, &x);
         do {
             gk_linear_ahead now = ahead;
             gk_chunk next = gk_chunk_at(p, at.i - GK_CHUNK_STEPS);
             gk_linear_lay(m, p, at.left, &ahead, g->rate, gk_linear_back);
             GK_BARRIER();
             if (next.i >= from) gk_linear_fetch(in, o, size, p, next, gk_linear_back, &ahead);
-            gk_linear_through(m, o, size, p, at, inner + (at.i - from) / GK_CHUNK_STEPS * (GK_LINEAR_STATES * GK_BLOCK), g);
+            gk_linear_through(m, o, p, t, at, &x, g);
+            mark -= GK_LINEAR_STATES * GK_BLOCK;
+            if (next.i >= from) gk_linear_recall(mark, &x);
             gk_linear_write_rows(m, in, o, p, at, &now, g);
             GK_BARRIER();
-            gk_linear_write_heads(m, o, size, p, at, &now, g);
+            gk_linear_write_heads(m, o, p, at, &now, g);
             at = next;
         } while (at.i >= from);
     } while (span-- > 0);
@@ -480,9 +493,15 @@ GK_KERNEL(state_backward_linear)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v),
     gk_linear_local m;
     gk_linear_carry g;
     gk_linear_states x;
+    gk_linear_task t;
+    gk_i64 tiles = (p.rows_all + p.rows - 1) / p.rows, tile = p.row0 / p.rows;
     in.q = q; in.k = k; in.v = v; in.gate = gate; in.second = second; in.wide = wide; in.softplus = 0;
     o.skip = skip; o.dy = dy; o.dots = dots; o.dv = dv; o.pq = pq; o.pk = pk; o.pg = pg; o.pb = pb; o.accumulate = accumulate; o.wide = wide & 4;
-    m.columns = pool; m.rows = pool + GK_SLOTS((GK_LINEAR_HEADS ? 2 : 3) * p.chunk * p.span); m.shares = shares; m.parts = parts; m.heads = heads; m.tmp = tmp;
+    m.columns = pool; m.rows = pool + GK_SLOTS((GK_LINEAR_HEADS ? 2 : 3) * GK_CHUNK_STEPS * p.span); m.shares = shares; m.parts = parts; m.heads = heads; m.tmp = tmp;
+    /* No state has more than 128 columns. */
+    p.chunk = GK_CHUNK_STEPS;
+    o.first = ((p.b * size.v[0] + p.t0) * size.v[1] + p.h) * tiles + tile; o.step = size.v[1] * tiles;
+    t.sum = p.group % GK_LINEAR_SUMS; t.of_columns = p.group / GK_LINEAR_SUMS; t.row = (GK_BLOCK - 1 - gk_lid()) % p.rows; t.of_row = (GK_BLOCK - 1 - gk_lid()) / p.rows;
     g.da = GK_R(0.0); g.dd = GK_R(0.0); g.rate = GK_OP == gk_rule_ssd ? gk_load(second, p.h) : GK_R(0.0);
     g.live = p.rows_all - gk_chunk_row(&p, 0) < GK_CHUNK_ROWS ? (int)(p.rows_all - gk_chunk_row(&p, 0)) : GK_CHUNK_ROWS;
     GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
@@ -494,9 +513,9 @@ GK_KERNEL(state_backward_linear)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v),
     gk_i64 spans = (size.v[4] + GK_LINEAR_SPAN * GK_CHUNK_STEPS - 1) / (GK_LINEAR_SPAN * GK_CHUNK_STEPS);
     GK_GLOBAL gk_f* own = marks + gk_bid(0) * (spans + GK_LINEAR_SPAN) * (GK_LINEAR_STATES * GK_BLOCK);
     gk_linear_sweep(&in, &o, &m, &size, &p, &x, &g, 0, p.t1 - p.t0, own, gk_linear_first);
-    gk_linear_run(&in, &o, &m, &size, &p, &g, own, own + spans * (GK_LINEAR_STATES * GK_BLOCK));
+    gk_linear_run(&in, &o, &m, &size, &p, &t, &g, own, own + spans * (GK_LINEAR_STATES * GK_BLOCK));
     if (GK_OP == gk_rule_ssd) {
-        gk_i64 tiles = (p.rows_all + p.rows - 1) / p.rows, of_tile = ((p.b * size.v[5] + p.s) * tiles + p.row0 / p.rows) * size.v[1] + p.h;
+        gk_i64 of_tile = ((p.b * size.v[5] + p.s) * tiles + tile) * size.v[1] + p.h;
         gk_linear_total(shares, g.da, pa, of_tile);
         gk_linear_total(shares, g.dd, pd, of_tile);
     }

@@ -178,19 +178,31 @@ kernel_args! {
 kernel_args! {
     /// Arguments of `state_partial`.
     StatePartialArgs {
-        q: In("gk_t"),
         k: In("gk_t"),
         v: In("gk_t"),
         gate: In("gk_t"),
         second: In("gk_t"),
-        z: In("gk_t"),
-        dy: In("gk_t"),
         part: Out("gk_f"),
         size: Dims,
         lanes: I32,
         softplus: I32,
         wide: I32,
-        back: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `state_partial_back`.
+    StatePartialBackArgs {
+        q: In("gk_t"),
+        dy: In("gk_t"),
+        z: In("gk_t"),
+        gate: In("gk_t"),
+        second: In("gk_t"),
+        part: Out("gk_f"),
+        size: Dims,
+        lanes: I32,
+        softplus: I32,
+        wide: I32,
     }
 }
 
@@ -205,4 +217,5 @@ kernel_table! {
     STATE_SUM: StateSumArgs = "state_space/recurrence.c" "state_sum" [(FLOATS64, &[])];
     STATE_SCAN: StateScanArgs = "state_space/scan.c" "state_scan" [(FLOATS64, STATE_RULES)];
     STATE_PARTIAL: StatePartialArgs = "state_space/scan.c" "state_partial" [(FLOATS64, STATE_RULES)];
+    STATE_PARTIAL_BACK: StatePartialBackArgs = "state_space/scan.c" "state_partial_back" [(FLOATS64, STATE_RULES)];
 }
