@@ -1,8 +1,8 @@
 /* Scans in chunks of steps: what a block reads of the next steps is on its way to registers while it computes the steps that lie in local memory.
  *
- * A block has `groups` groups of `lanes` threads, at least 4. A group has GK_CHUNK_ROWS rows of the states, neighbours in the block's tile; each of its
- * threads has GK_CHUNK_COLUMNS columns of them (the file says how many). state_space/state.h has the formulas of the rules. A chunk has GK_CHUNK_STEPS steps, or fewer where k, q and
- * g are wide, so that a thread reads one run of GK_CHUNK_RUN elements of each operand at most.
+ * A block has `groups` groups of `lanes` threads, at least 4. A group has GK_CHUNK_ROWS rows of the states, neighbours in the block's tile; each of
+ * its threads has GK_CHUNK_COLUMNS columns of them; the file defines both. state_space/state.h has the formulas of the rules. A chunk has
+ * GK_CHUNK_STEPS steps, or fewer where k, q and g are wide, so that a thread reads one run of GK_CHUNK_RUN elements of each operand at most.
  */
 #include "common/activation/activation_ops.h"
 #include "common/prelude/slot.h"

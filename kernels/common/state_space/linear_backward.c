@@ -1,14 +1,15 @@
 /* Gradients of linear attention, of the gated delta rule and of state-space duality, in chunks of steps; state_space/state.h has the formulas,
  * backward.c those of the gradients, chunk.h how a block goes through the steps.
  *
- * Nothing of the forward pass is saved. A block goes through its run of steps once and notes the states before every GK_LINEAR_SPAN-th chunk. Then it
- * takes these spans from the last to the first: it goes through the span and notes the states before each of its chunks; then, chunk by chunk from the
- * last, it finds the states of all steps from the mark, keeps them in registers, and goes back through them. `marks` [blocks, spans + GK_LINEAR_SPAN,
- * GK_LINEAR_STATES, GK_BLOCK] is the memory for that. The delta rule leaves S_before k of each step in `dots` [B, T, H, rows] when it first meets it.
+ * Nothing of the forward pass is saved. A block goes through its run of steps once and notes the states before every GK_LINEAR_SPAN-th chunk. Then
+ * it takes these spans from the last to the first: it goes through the span and notes the states before each of its chunks; then, chunk by chunk from
+ * the last, it finds the states of all steps from the mark, keeps them in registers, and goes back through them. `marks` [blocks, spans +
+ * GK_LINEAR_SPAN, GK_LINEAR_STATES, GK_BLOCK] is the memory for that. The delta rule leaves S_before k of each step in `dots` [B, T, H, rows] when it
+ * first meets it.
  *
  * What is summed over threads (dq, dk and gradients of factors over rows, dv over columns) lies as one share per thread in local memory for
- * GK_LINEAR_PAIR steps and is then added up, so that a step has no sum over threads but the one that the delta rule itself has. Each tile of rows leaves
- * its own sums over rows, which state_sum adds up. Sums in gk_f. Deterministic: sums in a fixed order, one writer per output.
+ * GK_LINEAR_PAIR steps and is then added up, so that a step has no sum over threads but the one that the delta rule itself has. Each tile of rows
+ * leaves its own sums over rows, which state_sum adds up. Sums in gk_f. Deterministic: sums in a fixed order, one writer per output.
  * References: Yang et al. (2024), Yang et al. (2025), Dao and Gu (2024).
  */
 #include "state.h"
@@ -156,7 +157,7 @@ GK_FN void gk_linear_lay_run(GK_LOCAL_PTR gk_slot* to, const gk_chunk_place* p, 
 #endif
 }
 
-/* Lays a chunk of which `left` steps are there down in local memory. Inputs are those of the rule, but where the delta rule has to find S_before k. */
+/* Lays a chunk of which `left` steps are there down in local memory. Inputs are u, but v where the delta rule has yet to find S_before k. */
 GK_FN void gk_linear_lay(const gk_linear_local* m, const gk_chunk_place* p, int left, const gk_linear_ahead* x, gk_f rate, const int mode)
 {
     int columns = GK_CHUNK_STEPS * p->span;
@@ -259,8 +260,8 @@ GK_FN void gk_linear_sweep(const gk_state_in* in, const gk_linear_out* o, const 
     if (number == last && last < chunks) gk_linear_note(marks + number / each * (GK_LINEAR_STATES * GK_BLOCK), x);
 }
 
-/* One step back: step c of the chunk, number u of its pair, from the states before and behind it. Leaves the thread's shares of sums over threads. Rows
- * that are not there take no part: an infinite key makes NaN of them. */
+/* One step back: step c of the chunk, number u of its pair, from the states before and behind it. Leaves the thread's shares of sums over threads.
+ * Rows that are not there take no part: an infinite key makes NaN of them. */
 GK_FN void gk_linear_step(const gk_linear_local* m, const gk_chunk_place* p, int c, const int u, const gk_linear_states* before,
                           const gk_linear_states* after, gk_linear_carry* g)
 {
@@ -300,7 +301,8 @@ GK_FN void gk_linear_step(const gk_linear_local* m, const gk_chunk_place* p, int
 }
 
 /* Adds the shares of columns up and writes them. at: the pair's first step, of which `left` are there. Groups are a multiple of eight. */
-GK_FN void gk_linear_add_columns(const gk_linear_local* m, const gk_linear_out* o, const gk_chunk_place* p, const gk_linear_task* t, gk_i64 at, int left)
+GK_FN void gk_linear_add_columns(const gk_linear_local* m, const gk_linear_out* o, const gk_chunk_place* p, const gk_linear_task* t, gk_i64 at,
+                                 int left)
 {
     GK_GLOBAL gk_f* sum = t->sum == 0 ? o->pq : t->sum == 1 ? o->pk : o->pg;
     if (t->of_columns < GK_LINEAR_PAIR && t->of_columns < left && sum) {
@@ -318,8 +320,8 @@ GK_FN void gk_linear_add_columns(const gk_linear_local* m, const gk_linear_out* 
     }
 }
 
-/* Adds the shares of rows up, in the place of the upstream gradients, and those of a head, in parts. c: the pair's first step in the chunk. The lanes of
- * a row are a multiple of eight, and at most 32, between which are no gaps. */
+/* Adds the shares of rows up, in the place of the upstream gradients, and those of a head, in parts. c: the pair's first step in the chunk. The lanes
+ * of a row are a multiple of eight, and at most 32, between which are no gaps. */
 GK_FN void gk_linear_add_rows(const gk_linear_local* m, const gk_chunk_place* p, const gk_linear_task* t, int c)
 {
     if (t->of_row < GK_LINEAR_PAIR) {
@@ -479,8 +481,8 @@ GK_KERNEL(state_backward_linear)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v),
                                  GK_OUT(gk_f, pd), GK_DIMS(size), int lanes, int wide, int accumulate)
 {
     GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, v); GK_BIND_IN(gk_t, gate); GK_BIND_IN(gk_t, second); GK_BIND_IN(gk_t, skip);
-    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_f, initial); GK_BIND_IN(gk_f, part); GK_BIND_IN(gk_f, back); GK_BIND_OUT(gk_f, marks); GK_BIND_OUT(gk_f, dots);
-    GK_BIND_OUT(gk_t, dv); GK_BIND_OUT(gk_f, pq); GK_BIND_OUT(gk_f, pk); GK_BIND_OUT(gk_f, pg); GK_BIND_OUT(gk_f, pb); GK_BIND_OUT(gk_f, pa);
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_f, initial); GK_BIND_IN(gk_f, part); GK_BIND_IN(gk_f, back); GK_BIND_OUT(gk_f, marks);
+    GK_BIND_OUT(gk_f, dots); GK_BIND_OUT(gk_t, dv); GK_BIND_OUT(gk_f, pq); GK_BIND_OUT(gk_f, pk); GK_BIND_OUT(gk_f, pg); GK_BIND_OUT(gk_f, pb); GK_BIND_OUT(gk_f, pa);
     GK_BIND_OUT(gk_f, pd);
     GK_LOCAL gk_slot pool[GK_SLOTS(GK_LINEAR_POOL)];
     GK_LOCAL gk_slot shares[GK_SLOTS(GK_LINEAR_PAIR * GK_LINEAR_SHARES)];
@@ -497,11 +499,13 @@ GK_KERNEL(state_backward_linear)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v),
     gk_i64 tiles = (p.rows_all + p.rows - 1) / p.rows, tile = p.row0 / p.rows;
     in.q = q; in.k = k; in.v = v; in.gate = gate; in.second = second; in.wide = wide; in.softplus = 0;
     o.skip = skip; o.dy = dy; o.dots = dots; o.dv = dv; o.pq = pq; o.pk = pk; o.pg = pg; o.pb = pb; o.accumulate = accumulate; o.wide = wide & 4;
-    m.columns = pool; m.rows = pool + GK_SLOTS((GK_LINEAR_HEADS ? 2 : 3) * GK_CHUNK_STEPS * p.span); m.shares = shares; m.parts = parts; m.heads = heads; m.tmp = tmp;
+    m.columns = pool; m.rows = pool + GK_SLOTS((GK_LINEAR_HEADS ? 2 : 3) * GK_CHUNK_STEPS * p.span); m.shares = shares; m.parts = parts;
+    m.heads = heads; m.tmp = tmp;
     /* No state has more than 128 columns. */
     p.chunk = GK_CHUNK_STEPS;
     o.first = ((p.b * size.v[0] + p.t0) * size.v[1] + p.h) * tiles + tile; o.step = size.v[1] * tiles;
-    t.sum = p.group % GK_LINEAR_SUMS; t.of_columns = p.group / GK_LINEAR_SUMS; t.row = (GK_BLOCK - 1 - gk_lid()) % p.rows; t.of_row = (GK_BLOCK - 1 - gk_lid()) / p.rows;
+    t.sum = p.group % GK_LINEAR_SUMS; t.of_columns = p.group / GK_LINEAR_SUMS;
+    t.row = (GK_BLOCK - 1 - gk_lid()) % p.rows; t.of_row = (GK_BLOCK - 1 - gk_lid()) / p.rows;
     g.da = GK_R(0.0); g.dd = GK_R(0.0); g.rate = GK_OP == gk_rule_ssd ? gk_load(second, p.h) : GK_R(0.0);
     g.live = p.rows_all - gk_chunk_row(&p, 0) < GK_CHUNK_ROWS ? (int)(p.rows_all - gk_chunk_row(&p, 0)) : GK_CHUNK_ROWS;
     GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {

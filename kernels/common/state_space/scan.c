@@ -2,7 +2,8 @@
  *
  * A long sequence is cut into splits of steps where rows alone leave the device idle (not for the delta rule, whose steps are no diagonal factors):
  * state_partial gives each split's state from zero and the product of its factors (state_partial_back does so for gradients), state_carry makes of
- * them the state before each split, and state_scan runs each split from there. A thread keeps its columns of a row's state in registers. In local memory lie, for each step of a chunk:
+ * them the state before each split, and state_scan runs each split from there. A thread keeps its columns of a row's state in registers. In local
+ * memory lie, for each step of a chunk:
  *
  *   k, q       [span], zeros behind the last column; span = lanes * GK_CHUNK_COLUMNS
  *   g          [span], for gk_rule_gla_key alone
