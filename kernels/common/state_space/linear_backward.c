@@ -214,23 +214,28 @@ GK_FN gk_f gk_linear_dot(const gk_f a[GK_CHUNK_COLUMNS], const gk_f b[GK_CHUNK_C
     return s;
 }
 
-/* The states behind step c of the chunk; S_before k of the thread's rows to `dots`, at `to`, where the delta rule has to find it. */
-GK_FN void gk_linear_advance(const gk_linear_local* m, const gk_chunk_place* p, int c, gk_linear_states* x, GK_GLOBAL gk_f* dots, int live,
-                             const int mode)
+/* The states behind step c of the chunk. Where the delta rule has yet to find S_before k it leaves it in the place of upstream gradients. */
+GK_FN void gk_linear_advance(const gk_linear_local* m, const gk_chunk_place* p, int c, gk_linear_states* x, const int mode)
 {
     gk_four k = gk_linear_columns(m, p, c, 0), u = gk_linear_rows(m, p, c, 0), e = gk_linear_factors(m, p, c);
     if (GK_OP == gk_rule_delta && mode == gk_linear_first) {
         gk_f dot[GK_CHUNK_ROWS], strength = m->heads[GK_CHUNK_STEPS + c];
         GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) dot[r] = gk_linear_dot(x->s[r], k.v, p->has);
         gk_chunk_sum_lanes(dot, m->tmp, p->lanes);
-        GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
-            if (p->n == 0 && r < live) dots[r] = dot[r];
-            u.v[r] = strength * (u.v[r] - e.v[0] * dot[r]);
-        }
+        if (p->n == 0) gk_slot_put4(m->rows, (GK_CHUNK_STEPS + c) * p->rows + p->group * GK_CHUNK_ROWS, dot[0], dot[1], dot[2], dot[3]);
+        GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) u.v[r] = strength * (u.v[r] - e.v[0] * dot[r]);
     }
     GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
         GK_UNROLL for (int j = 0; j < GK_CHUNK_COLUMNS; j++) x->s[r][j] = e.v[j] * x->s[r][j] + u.v[r] * k.v[j];
     }
+}
+
+/* The run of a thread in what is in the place of upstream gradients. */
+GK_FN gk_four gk_linear_found(const gk_linear_local* m, const gk_chunk_place* p)
+{
+    gk_four r = gk_slot_get4(m->rows, (GK_CHUNK_STEPS + p->inputs.c) * p->rows + (p->inputs.n & ~3));
+    GK_UNROLL for (int u = 0; u < GK_CHUNK_RUN; u++) r.v[u] = r.v[(p->inputs.n & (4 - GK_CHUNK_RUN)) + u];
+    return r;
 }
 
 /* Takes the states through the chunks from step `from` to `to` and notes those before every `each`-th. Behind the last mark the delta rule alone goes
@@ -250,11 +255,14 @@ GK_FN void gk_linear_sweep(const gk_state_in* in, const gk_linear_out* o, const 
         GK_BARRIER();
         gk_linear_fetch(in, o, size, p, next, mode, &ahead);
         if (number % each == 0) gk_linear_note(marks + number / each * (GK_LINEAR_STATES * GK_BLOCK), x);
-        GK_UNROLL for (int c = 0; c < GK_CHUNK_STEPS; c++) {
-            gk_i64 row = ((p->b * size->v[0] + p->t0 + at.i + c) * size->v[1] + p->h) * p->rows_all + gk_chunk_row(p, 0);
-            gk_linear_advance(m, p, c, x, o->dots + row, c < at.left ? g->live : 0, mode);
-        }
+        GK_UNROLL for (int c = 0; c < GK_CHUNK_STEPS; c++) gk_linear_advance(m, p, c, x, mode);
         GK_BARRIER();
+        if (GK_OP == gk_rule_delta && mode == gk_linear_first && p->inputs.c < at.left) {
+            gk_four dot = gk_linear_found(m, p);
+            GK_UNROLL for (int u = 0; u < GK_CHUNK_RUN; u++) {
+                if (u < p->inputs.has) o->dots[at.rows + u] = dot.v[u];
+            }
+        }
         at = next;
     } while (++number < last);
     if (number == last && last < chunks) gk_linear_note(marks + number / each * (GK_LINEAR_STATES * GK_BLOCK), x);
@@ -354,11 +362,11 @@ GK_FN void gk_linear_write_rows(const gk_linear_local* m, const gk_state_in* in,
 {
     if (p->inputs.c < at.left) {
         gk_vec v = gk_decode16(x->v), dy = gk_decode16(x->dy), dv = v;
-        gk_four du = gk_slot_get4(m->rows, (GK_CHUNK_STEPS + p->inputs.c) * p->rows + (p->inputs.n & ~3));
+        gk_four du = gk_linear_found(m, p);
         gk_f d = o->skip ? gk_load(o->skip, p->h) : GK_R(0.0), of_gate = GK_R(0.0), of_strength = GK_R(0.0);
         int part = p->inputs.c * GK_LINEAR_PARTS + p->inputs.n / GK_CHUNK_RUN;
         GK_UNROLL for (int u = 0; u < GK_CHUNK_RUN; u++) {
-            gk_f one = du.v[(p->inputs.n & (4 - GK_CHUNK_RUN)) + u];
+            gk_f one = du.v[u];
             dv.v[u] = one;
             if (GK_OP == gk_rule_ssd) dv.v[u] = x->factor * one + d * dy.v[u];
             if (GK_OP == gk_rule_delta) dv.v[u] = x->strength * one;
@@ -412,7 +420,7 @@ GK_FN void gk_linear_through(const gk_linear_local* m, const gk_linear_out* o, c
     kept[0] = *x;
     GK_UNROLL for (int c = 0; c < GK_CHUNK_STEPS; c++) {
         kept[c + 1] = kept[c];
-        gk_linear_advance(m, p, c, &kept[c + 1], 0, 0, gk_linear_back);
+        gk_linear_advance(m, p, c, &kept[c + 1], gk_linear_back);
     }
     GK_UNROLL do {
         GK_UNROLL for (int u = GK_LINEAR_PAIR - 1; u >= 0; u--) {

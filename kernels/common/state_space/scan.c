@@ -46,11 +46,11 @@
 #else
 #define GK_SCAN_TMP (GK_CHUNK_ROWS * GK_BLOCK)
 #endif
-/* The smallest number above 0. */
+/* The smallest number above 0 that no device takes for 0. */
 #if GK_DTYPE == GK_F64
-#define GK_SCAN_LEAST gk_as_f64(1ul)
+#define GK_SCAN_LEAST gk_as_f64(0x0010000000000000ul)
 #else
-#define GK_SCAN_LEAST gk_as_f32(1u)
+#define GK_SCAN_LEAST gk_as_f32(0x00800000u)
 #endif
 /* Rules whose factors are per head, and those with a gate. */
 #define GK_SCAN_HEADS (GK_OP != gk_rule_selective && GK_OP != gk_rule_gla_key)
@@ -147,11 +147,13 @@ GK_FN void gk_scan_columns(GK_LOCAL_PTR const gk_slot* from, gk_f v[GK_CHUNK_COL
     }
 }
 
-/* A product of factors, which is 0 only if one of them is: an infinite state stays infinite however many factors it meets. */
+/* A product of factors, which is 0 from the first one on that is 0, and only then: what comes before such a factor is forgotten even where an infinite
+ * one follows, and an infinite state stays infinite however many small ones it meets. */
 GK_FN gk_f gk_scan_product(gk_f f, gk_f e)
 {
     gk_f p = f * e;
-    if (p == GK_R(0.0) && f != GK_R(0.0) && e != GK_R(0.0)) p = (f < GK_R(0.0)) == (e < GK_R(0.0)) ? GK_SCAN_LEAST : -GK_SCAN_LEAST;
+    if (f == GK_R(0.0)) return f;
+    if (e != GK_R(0.0) && gk_fabs(p) < GK_SCAN_LEAST) return (f < GK_R(0.0)) == (e < GK_R(0.0)) ? GK_SCAN_LEAST : -GK_SCAN_LEAST;
     return p;
 }
 

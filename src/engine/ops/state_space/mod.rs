@@ -121,8 +121,7 @@ impl Engine {
         match dy {
             None => {
                 let (k, v) = (self.arg_in(&s.k), self.arg_in(&s.v));
-                let args =
-                    StatePartialArgs { k, v, gate, second, part: to, size, lanes, softplus, wide };
+                let args = StatePartialArgs { k, v, gate, second, part: to, size, lanes, softplus, wide };
                 self.launch(&STATE_PARTIAL, dt, rule_name(s.rule), grid, &args)?;
             }
             Some(dy) => {
@@ -298,11 +297,10 @@ impl Engine {
     ) -> Result<()> {
         let (dt, rule, grid) = (s.v.dtype(), rule_name(s.rule), Grid::Blocks([p.blocks, 1, 1]));
         let StateBackwardArgs { q, k, v, gate, second, skip, z, dy, initial, part, back, marks, .. } = args;
-        let StateBackwardArgs { dv, dz, dgate, pq, pk, pg, pb, pa, pd, size, softplus, accumulate, .. } = args;
+        let StateBackwardArgs { dv, dz, dgate, pq, pk, pg, pb, pa, pd, size, softplus, accumulate, .. } =
+            args;
         match p.kernel {
-            StateKernel::Scan | StateKernel::Steps => {
-                self.launch(&STATE_BACKWARD, dt, rule, grid, &args)
-            }
+            StateKernel::Scan | StateKernel::Steps => self.launch(&STATE_BACKWARD, dt, rule, grid, &args),
             StateKernel::Chunks => {
                 let args = StateBackwardChunksArgs {
                     q,

@@ -159,7 +159,9 @@ impl StateProblem {
     fn refused_by_linear(&self, caps: &Caps) -> Result<(), Reason> {
         match () {
             () if !self.backward => Err("forward has one kernel".into()),
-            () if self.rule == StateRule::Selective => Err("factors of a selective scan are per state".into()),
+            () if self.rule == StateRule::Selective => {
+                Err("factors of a selective scan are per state".into())
+            }
             () if self.size.width > LINEAR_WIDTH => {
                 Err(format!("{} columns of a state are above {LINEAR_WIDTH}", self.size.width).into())
             }
