@@ -41,13 +41,18 @@ const ABSENT: &[&str] = &[
     // A step of the delta rule is no factor per column, so that runs of steps cannot be joined.
     "gated_delta_scan:steps_split",
     "gated_delta_scan_bwd:steps_split",
-    // Gradients of selective scans alone find states in registers.
+    // Gradients alone have other kernels: selective scans one, the others another.
     "selective_scan:chunks",
+    "selective_scan:linear_chunks",
+    "selective_scan_bwd:linear_chunks",
     "gla_scan:chunks",
+    "gla_scan:linear_chunks",
     "gla_scan_bwd:chunks",
     "gated_delta_scan:chunks",
+    "gated_delta_scan:linear_chunks",
     "gated_delta_scan_bwd:chunks",
     "ssd_scan:chunks",
+    "ssd_scan:linear_chunks",
     "ssd_scan_bwd:chunks",
     // A sort wants all elements, not the first few.
     "sort:select",

@@ -6,3 +6,6 @@ pub(crate) const STATE_RULES: &[&str] =
 
 /// The rule whose gradients have a kernel of their own.
 pub(crate) const SELECTIVE_RULE: &[&str] = &["gk_rule_selective"];
+
+/// Those whose gradients share another one.
+pub(crate) const LINEAR_RULES: &[&str] = &["gk_rule_gla", "gk_rule_gla_key", "gk_rule_delta", "gk_rule_ssd"];

@@ -84,7 +84,7 @@ GK_FN gk_f gk_back_gate(const gk_back_out* o, const gk_back_state* b, const gk_s
     if (p->on) up = gk_load(o->dy, at);
     if (o->z) {
         if (p->on) zv = gk_load(o->z, at);
-        sg = GK_R(1.0) / (GK_R(1.0) + gk_exp(-zv));
+        sg = gk_sigmoid(zv);
         if (b->skip) out += b->d * v;
         out *= up * sg * (GK_R(1.0) + zv * (GK_R(1.0) - sg));
         if (o->dz && p->on && p->lane == 0) gk_back_add(o->dz, at, out, o->accumulate & 2);
@@ -108,7 +108,7 @@ GK_FN void gk_back_factor(const gk_back_out* o, gk_back_state* b, const gk_state
     /* Sums over lanes and blocks stand in no branch on arguments, whether they are asked for or not. */
     if (GK_OP == gk_rule_selective) {
         g = gk_group_sum(g, tmp, lanes) + r->v * du;
-        if (softplus) g /= GK_R(1.0) + gk_exp(-r->raw);
+        if (softplus) g *= gk_sigmoid(r->raw);
         if (o->dgate && p->on && p->lane == 0) gk_back_add(o->dgate, at, g, o->accumulate & 4);
     } else if (GK_OP != gk_rule_gla_key) {
         if (p->lane == 0 && GK_STATE_EXP) g += r->v * du;

@@ -1,16 +1,12 @@
 /* Scans in chunks of steps: what a block reads of the next steps is on its way to registers while it computes the steps that lie in local memory.
  *
- * A block has `groups` groups of `lanes` threads, at least 4. A group has GK_CHUNK_ROWS rows of the states, neighbours in the block's tile; each of its
- * threads has GK_CHUNK_COLUMNS columns of them. state_space/state.h has the formulas of the rules. A chunk has GK_CHUNK_STEPS steps, or fewer where k, q and
- * g are wide, so that a thread reads one run of GK_CHUNK_RUN elements of each operand at most.
+ * A block has `groups` groups of `lanes` threads, at least 4. A group has GK_CHUNK_ROWS rows of the states, neighbours in the block's tile; each of
+ * its threads has GK_CHUNK_COLUMNS columns of them; the file defines both. state_space/state.h has the formulas of the rules. A chunk has
+ * GK_CHUNK_STEPS steps, or fewer where k, q and g are wide, so that a thread reads one run of GK_CHUNK_RUN elements of each operand at most.
  */
+#include "common/activation/activation_ops.h"
 #include "common/prelude/slot.h"
 
-#if GK_OP == gk_rule_delta
-#define GK_CHUNK_COLUMNS 8
-#else
-#define GK_CHUNK_COLUMNS 4
-#endif
 #if GK_DTYPE == GK_F64
 #define GK_CHUNK_STEPS 4
 #define GK_CHUNK_RUN 2
@@ -145,6 +141,27 @@ GK_FN void gk_chunk_rates(GK_GLOBAL const gk_t* rates, const gk_chunk_place* p, 
 /* Steps of the chunk that begins with number i of the run. */
 GK_FN int gk_chunk_left(const gk_chunk_place* p, gk_i64 i) { return p->t1 - p->t0 - i < p->chunk ? (int)(p->t1 - p->t0 - i) : p->chunk; }
 
+/* A chunk: its first step, how many are left, and where a thread's runs lie. */
+typedef struct { gk_i64 i, columns, rows; int left; } gk_chunk;
+
+GK_FN gk_chunk gk_chunk_at(const gk_chunk_place* p, gk_i64 i)
+{
+    gk_chunk c;
+    c.i = i;
+    c.columns = p->columns.at + i / p->chunk * p->columns.next;
+    c.rows = p->inputs.at + i / p->chunk * p->inputs.next;
+    c.left = gk_chunk_left(p, i);
+    return c;
+}
+GK_FN gk_chunk gk_chunk_next(const gk_chunk_place* p, gk_chunk c)
+{
+    c.i += p->chunk;
+    c.columns += p->columns.next;
+    c.rows += p->inputs.next;
+    c.left = gk_chunk_left(p, c.i);
+    return c;
+}
+
 /* A thread's run of an operand as stored (a conversion would wait for the load), zeros where there is nothing. */
 GK_FN gk_raw16 gk_chunk_fetch(GK_GLOBAL const gk_t* x, gk_chunk_item item, gk_i64 at, int left)
 {
@@ -210,12 +227,27 @@ GK_FN gk_f gk_chunk_sum4(GK_LOCAL_PTR const gk_slot* t, int run)
     return (x.v[0] + x.v[1]) + (x.v[2] + x.v[3]);
 }
 
-GK_FN gk_f gk_state_softplus(gk_f x) { return x < GK_R(20.0) ? gk_log1p(gk_exp(x)) : x; }
-#if defined(GK_QUICK_RECIP) && GK_DTYPE != GK_F64
-GK_FN gk_f gk_state_sigmoid(gk_f x) { return gk_quick_recip(GK_R(1.0) + gk_exp(-x)); }
+/* Sums over the lanes of a group, one for each of its rows. */
+GK_FN void gk_chunk_sum_lanes(gk_f v[GK_CHUNK_ROWS], GK_LOCAL_PTR gk_f* tmp, int lanes)
+{
+#ifdef gk_shuffle_xor
+    for (int m = 1; m < lanes; m <<= 1) {
+        GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) v[r] += gk_shuffle_xor(v[r], m);
+    }
 #else
-GK_FN gk_f gk_state_sigmoid(gk_f x) { return GK_R(1.0) / (GK_R(1.0) + gk_exp(-x)); }
+    /* One after the other between two barriers: compilers for CPUs take loops apart at barriers, and need minutes for trees of them. */
+    int first = gk_lid() / lanes * lanes;
+    GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) tmp[r * GK_BLOCK + gk_lid()] = v[r];
+    GK_BARRIER();
+    GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
+        v[r] = GK_R(0.0);
+        for (int i = 0; i < lanes; i++) v[r] += tmp[r * GK_BLOCK + first + i];
+    }
+    GK_BARRIER();
 #endif
+}
+
+GK_FN gk_f gk_state_softplus(gk_f x) { return gk_softplus(x, GK_R(1.0), GK_R(20.0)); }
 /* 2^x of what a step leaves of a state: denormal powers may come out as 0. */
 #if defined(GK_QUICK_EXP2) && GK_DTYPE != GK_F64
 #define gk_decay(x) gk_quick_exp2(x)

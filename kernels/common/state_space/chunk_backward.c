@@ -9,6 +9,7 @@
  */
 #include "state.h"
 #define GK_CHUNK_ROWS 2
+#define GK_CHUNK_COLUMNS 4
 #include "chunk.h"
 
 #define GK_BACK_LANES 4
@@ -49,21 +50,8 @@ typedef struct { gk_f ds[GK_CHUNK_ROWS][GK_CHUNK_COLUMNS], da[GK_CHUNK_ROWS][GK_
 /* States before the steps of a half, and the steps' factors. */
 typedef struct { gk_f s[GK_BACK_STEPS][GK_CHUNK_ROWS][GK_CHUNK_COLUMNS], e[GK_BACK_STEPS][GK_CHUNK_ROWS][GK_CHUNK_COLUMNS]; } gk_back_half;
 
-/* A chunk: its first step, how many are left, and where a thread's runs lie. */
-typedef struct { gk_i64 i, columns, rows; int left; } gk_back_chunk;
-
-GK_FN gk_back_chunk gk_back_chunk_at(const gk_chunk_place* p, gk_i64 i)
-{
-    gk_back_chunk c;
-    c.i = i;
-    c.columns = p->columns.at + i / p->chunk * p->columns.next;
-    c.rows = p->inputs.at + i / p->chunk * p->inputs.next;
-    c.left = gk_chunk_left(p, i);
-    return c;
-}
-
 /* back: with q, the gate and the upstream gradient. */
-GK_FN void gk_back_fetch(const gk_state_in* in, const gk_back_out* o, const gk_chunk_place* p, gk_back_chunk c, const int back, gk_back_ahead* x)
+GK_FN void gk_back_fetch(const gk_state_in* in, const gk_back_out* o, const gk_chunk_place* p, gk_chunk c, const int back, gk_back_ahead* x)
 {
     x->k = gk_chunk_fetch(in->k, p->columns, c.columns, c.left);
     x->v = gk_chunk_fetch(in->v, p->inputs, c.rows, c.left);
@@ -91,7 +79,7 @@ GK_FN void gk_back_lay(const gk_back_local* m, const gk_state_in* in, const gk_b
             gk_f s[2], up[2];
             GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
                 s[r] = p->inputs.c >= left ? GK_R(0.0) : in->softplus ? gk_state_softplus(step.v[g + r]) : step.v[g + r];
-                up[r] = o->z ? dy.v[g + r] * z.v[g + r] * gk_state_sigmoid(z.v[g + r]) : dy.v[g + r];
+                up[r] = o->z ? dy.v[g + r] * z.v[g + r] * gk_sigmoid(z.v[g + r]) : dy.v[g + r];
             }
             gk_slot_put4(m->rows, run * 4, s[0], s[1], v.v[g], v.v[g + 1]);
             if (back) gk_slot_put4(m->rows, (run + p->groups) * 4, up[0], up[1], GK_R(0.0), GK_R(0.0));
@@ -164,7 +152,7 @@ GK_FN void gk_back_step(const gk_back_local* m, const gk_chunk_place* p, int c, 
 }
 
 /* Gradients of a thread's run of inputs, gates and step sizes in step u of the half. */
-GK_FN void gk_back_write_rows(const gk_back_out* o, const gk_state_in* in, const gk_back_local* m, const gk_chunk_place* p, gk_back_chunk at, int u,
+GK_FN void gk_back_write_rows(const gk_back_out* o, const gk_state_in* in, const gk_back_local* m, const gk_chunk_place* p, gk_chunk at, int u,
                               const gk_back_ahead* x)
 {
     gk_vec raw = gk_decode16(x->step), dy = gk_decode16(x->dy), z = dy, dv = dy, dz = dy, dg = dy;
@@ -176,14 +164,14 @@ GK_FN void gk_back_write_rows(const gk_back_out* o, const gk_state_in* in, const
         GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
             int sums = (u * GK_CHUNK_ROWS + r) * GK_BACK_SUMS * (GK_CHUNK_SUMS / 4), e = g + r;
             gk_i64 row = p->row0 + p->inputs.n + e;
-            gk_f y, du, d = o->skip && row < p->rows_all ? gk_load(o->skip, row) : GK_R(0.0), sg = gk_state_sigmoid(z.v[e]);
+            gk_f y, du, d = o->skip && row < p->rows_all ? gk_load(o->skip, row) : GK_R(0.0), sg = gk_sigmoid(z.v[e]);
             sums += gk_chunk_sum_at((p->inputs.n + e) / GK_CHUNK_ROWS * GK_BACK_LANES) >> 2;
             y = gk_chunk_sum4(m->sums, sums) + d * rows.v[2 + r];
             du = gk_chunk_sum4(m->sums, sums + GK_CHUNK_SUMS / 4);
             dz.v[e] = dy.v[e] * sg * (GK_R(1.0) + z.v[e] * (GK_R(1.0) - sg)) * y;
             dv.v[e] = rows.v[r] * du + d * ups.v[r];
             dg.v[e] = gk_chunk_sum4(m->sums, sums + GK_CHUNK_SUMS / 2) * GK_BACK_LN2 + rows.v[2 + r] * du;
-            if (in->softplus) dg.v[e] *= gk_state_sigmoid(raw.v[e]);
+            if (in->softplus) dg.v[e] *= gk_sigmoid(raw.v[e]);
         }
     }
     if (o->dv) gk_chunk_store(o->dv, p->inputs, at.rows, at.left, dv, o->accumulate & 1);
@@ -192,7 +180,7 @@ GK_FN void gk_back_write_rows(const gk_back_out* o, const gk_state_in* in, const
 }
 
 /* Writes what the half of a chunk leaves whose first step is number c0. */
-GK_FN void gk_back_write(const gk_back_out* o, const gk_state_in* in, const gk_back_local* m, const gk_dims* size, const gk_chunk_place* p, gk_back_chunk at,
+GK_FN void gk_back_write(const gk_back_out* o, const gk_state_in* in, const gk_back_local* m, const gk_dims* size, const gk_chunk_place* p, gk_chunk at,
                          int c0, const gk_back_ahead* x)
 {
     int u = p->inputs.c - c0, t = gk_lid();
@@ -213,10 +201,10 @@ GK_FN void gk_back_mark(const gk_state_in* in, const gk_back_out* o, const gk_ba
 {
     gk_back_ahead ahead;
     gk_i64 steps = p->t1 - p->t0;
-    gk_back_chunk at = gk_back_chunk_at(p, 0);
+    gk_chunk at = gk_chunk_at(p, 0);
     gk_back_fetch(in, o, p, at, 0, &ahead);
     do {
-        gk_back_chunk next = gk_back_chunk_at(p, at.i + p->chunk);
+        gk_chunk next = gk_chunk_at(p, at.i + p->chunk);
         gk_back_lay(m, in, o, p, at.left, &ahead, 0);
         GK_BARRIER();
         gk_back_fetch(in, o, p, next, 0, &ahead);
@@ -252,11 +240,11 @@ GK_FN void gk_back_run(const gk_state_in* in, const gk_back_out* o, const gk_bac
                        gk_back_states* x, gk_back_state* g, GK_GLOBAL const gk_f* marks)
 {
     gk_back_ahead ahead;
-    gk_back_chunk at = gk_back_chunk_at(p, (p->t1 - p->t0 - 1) / p->chunk * p->chunk);
+    gk_chunk at = gk_chunk_at(p, (p->t1 - p->t0 - 1) / p->chunk * p->chunk);
     gk_back_fetch(in, o, p, at, 1, &ahead);
     do {
         gk_back_ahead now = ahead;
-        gk_back_chunk next = gk_back_chunk_at(p, at.i - p->chunk);
+        gk_chunk next = gk_chunk_at(p, at.i - p->chunk);
         GK_GLOBAL const gk_f* mark = marks + at.i / p->chunk * (GK_BACK_STATES * GK_BLOCK) + gk_lid();
         int c0 = at.left > GK_BACK_STEPS ? GK_BACK_STEPS : 0;
         gk_back_lay(m, in, o, p, at.left, &ahead, 1);

@@ -91,7 +91,8 @@ GK_KERNEL(state_carry)(GK_IN(gk_f, initial), GK_OUT(gk_f, part), gk_i64 n, gk_i6
             gk_i64 at = first + (gk_i64)(back ? splits - 1 - k : k) * 2 * each;
             gk_f own = part[at], f = part[at + each];
             part[at] = carry;
-            carry = f * carry + own;
+            /* A split's own state begins with 0: behind such a state it is the whole, whatever its factors are. */
+            carry = carry == GK_R(0.0) ? own : f * carry + own;
         }
     }
 }

@@ -1,8 +1,9 @@
 /* Forward scans of state-space models and linear attention; state_space/state.h has the formulas, state_space/chunk.h how a block goes through the steps.
  *
  * A long sequence is cut into splits of steps where rows alone leave the device idle (not for the delta rule, whose steps are no diagonal factors):
- * state_partial gives each split's state from zero and the product of its factors, state_carry makes of them the state before each split, and
- * state_scan runs each split from there. A thread keeps its columns of a row's state in registers. In local memory lie, for each step of a chunk:
+ * state_partial gives each split's state from zero and the product of its factors (state_partial_back does so for gradients), state_carry makes of
+ * them the state before each split, and state_scan runs each split from there. A thread keeps its columns of a row's state in registers. In local
+ * memory lie, for each step of a chunk:
  *
  *   k, q       [span], zeros behind the last column; span = lanes * GK_CHUNK_COLUMNS
  *   g          [span], for gk_rule_gla_key alone
@@ -18,6 +19,12 @@
 #define GK_CHUNK_ROWS 1
 #else
 #define GK_CHUNK_ROWS 2
+#endif
+/* The delta rule sums over the lanes of a row in every step: fewer of them. */
+#if GK_OP == gk_rule_delta
+#define GK_CHUNK_COLUMNS 8
+#else
+#define GK_CHUNK_COLUMNS 4
 #endif
 #include "chunk.h"
 
@@ -39,6 +46,12 @@
 #else
 #define GK_SCAN_TMP (GK_CHUNK_ROWS * GK_BLOCK)
 #endif
+/* The smallest number above 0 that no device takes for 0. */
+#if GK_DTYPE == GK_F64
+#define GK_SCAN_LEAST gk_as_f64(0x0010000000000000ul)
+#else
+#define GK_SCAN_LEAST gk_as_f32(0x00800000u)
+#endif
 /* Rules whose factors are per head, and those with a gate. */
 #define GK_SCAN_HEADS (GK_OP != gk_rule_selective && GK_OP != gk_rule_gla_key)
 #define GK_SCAN_GATED (GK_OP == gk_rule_selective)
@@ -55,20 +68,8 @@ typedef struct { gk_raw16 k, q, g, v, step, z; gk_f factor, strength; } gk_scan_
 typedef struct {
     gk_f s[GK_CHUNK_ROWS][GK_CHUNK_COLUMNS], f[GK_CHUNK_ROWS][GK_CHUNK_COLUMNS], a[GK_CHUNK_ROWS][GK_CHUNK_COLUMNS];
 } gk_scan_state;
-/* A chunk: its first step, how many are left, and where a thread's runs lie. */
-typedef struct { gk_i64 i, columns, rows; int left; } gk_scan_chunk;
-
-GK_FN gk_scan_chunk gk_scan_next(const gk_chunk_place* p, gk_scan_chunk c)
-{
-    c.i += p->chunk;
-    c.columns += p->columns.next;
-    c.rows += p->inputs.next;
-    c.left = gk_chunk_left(p, c.i);
-    return c;
-}
-
 /* Factor and strength of step lid of a chunk. */
-GK_FN void gk_scan_fetch_heads(const gk_state_in* in, const gk_dims* size, const gk_chunk_place* p, gk_scan_chunk c, const int mode, gk_scan_ahead* x)
+GK_FN void gk_scan_fetch_heads(const gk_state_in* in, const gk_dims* size, const gk_chunk_place* p, gk_chunk c, const int mode, gk_scan_ahead* x)
 {
     gk_i64 t = c.i + gk_lid();
     x->factor = GK_R(1.0); x->strength = GK_R(0.0);
@@ -78,7 +79,7 @@ GK_FN void gk_scan_fetch_heads(const gk_state_in* in, const gk_dims* size, const
         if (GK_OP == gk_rule_delta) x->strength = gk_load(in->second, at);
     }
 }
-GK_FN void gk_scan_fetch(const gk_state_in* in, const gk_scan_out* o, const gk_dims* size, const gk_chunk_place* p, gk_scan_chunk c, const int mode,
+GK_FN void gk_scan_fetch(const gk_state_in* in, const gk_scan_out* o, const gk_dims* size, const gk_chunk_place* p, gk_chunk c, const int mode,
                          gk_scan_ahead* x)
 {
     if (mode != gk_scan_part_back) x->k = gk_chunk_fetch(in->k, p->columns, c.columns, c.left);
@@ -107,7 +108,7 @@ GK_FN void gk_scan_lay_rows(const gk_scan_local* m, const gk_state_in* in, const
                     s = p->inputs.c >= left ? GK_R(0.0) : in->softplus ? gk_state_softplus(s) : s;
                     if (mode != gk_scan_part_back) u *= s;
                 }
-                if (GK_SCAN_GATED && mode == gk_scan_part_back && gated) u *= z.v[g + r] * gk_state_sigmoid(z.v[g + r]);
+                if (GK_SCAN_GATED && mode == gk_scan_part_back && gated) u *= z.v[g + r] * gk_sigmoid(z.v[g + r]);
                 run[r] = s;
                 run[2 + r] = u;
             }
@@ -135,26 +136,6 @@ GK_FN void gk_scan_lay(const gk_scan_local* m, const gk_state_in* in, const gk_c
     }
 }
 
-/* Sums over the lanes of a group, one for each of its rows. */
-GK_FN void gk_scan_sum(gk_f v[GK_CHUNK_ROWS], GK_LOCAL_PTR gk_f* tmp, int lanes)
-{
-#ifdef gk_shuffle_xor
-    for (int m = 1; m < lanes; m <<= 1) {
-        GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) v[r] += gk_shuffle_xor(v[r], m);
-    }
-#else
-    /* One after the other between two barriers: compilers for CPUs take loops apart at barriers, and need minutes for trees of them. */
-    int first = gk_lid() / lanes * lanes;
-    GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) tmp[r * GK_BLOCK + gk_lid()] = v[r];
-    GK_BARRIER();
-    GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
-        v[r] = GK_R(0.0);
-        for (int i = 0; i < lanes; i++) v[r] += tmp[r * GK_BLOCK + first + i];
-    }
-    GK_BARRIER();
-#endif
-}
-
 /* Where the numbers of a step lie in local memory that a thread reads: the run of its rows, and its first columns of k, q and g. */
 typedef struct { GK_LOCAL_PTR const gk_slot *rows, *k, *q, *g; } gk_scan_at;
 
@@ -164,6 +145,16 @@ GK_FN void gk_scan_columns(GK_LOCAL_PTR const gk_slot* from, gk_f v[GK_CHUNK_COL
         gk_four x = gk_chunk_run(from, j / 4);
         GK_UNROLL for (int u = 0; u < 4; u++) v[j + u] = x.v[u];
     }
+}
+
+/* A product of factors, which is 0 from the first one on that is 0, and only then: what comes before such a factor is forgotten even where an infinite
+ * one follows, and an infinite state stays infinite however many small ones it meets. */
+GK_FN gk_f gk_scan_product(gk_f f, gk_f e)
+{
+    gk_f p = f * e;
+    if (f == GK_R(0.0)) return f;
+    if (e != GK_R(0.0) && gk_fabs(p) < GK_SCAN_LEAST) return (f < GK_R(0.0)) == (e < GK_R(0.0)) ? GK_SCAN_LEAST : -GK_SCAN_LEAST;
+    return p;
 }
 
 /* Step c of the states; y: the thread's shares of the results. */
@@ -178,7 +169,7 @@ GK_FN void gk_scan_step(const gk_scan_local* m, const gk_chunk_place* p, const g
     if (GK_OP == gk_rule_gla_key) gk_scan_columns(at->g, g);
     if (GK_OP == gk_rule_delta) {
         GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) dot[r] = gk_chunk_dot(x->s[r], k, p->has);
-        gk_scan_sum(dot, m->tmp, p->lanes);
+        gk_chunk_sum_lanes(dot, m->tmp, p->lanes);
     }
     GK_UNROLL for (int r = 0; r < GK_CHUNK_ROWS; r++) {
         gk_f u = rows.v[2 + r];
@@ -188,14 +179,14 @@ GK_FN void gk_scan_step(const gk_scan_local* m, const gk_chunk_place* p, const g
             gk_f e = GK_OP == gk_rule_selective ? gk_decay(rows.v[r] * x->a[r][j]) : GK_OP == gk_rule_gla_key ? g[j] : factor;
             if (mode == gk_scan_part_back) x->s[r][j] = e * (x->s[r][j] + u * k[j]);
             else x->s[r][j] = e * x->s[r][j] + u * k[j];
-            if (mode != gk_scan_results) x->f[r][j] *= e;
+            if (mode != gk_scan_results) x->f[r][j] = gk_scan_product(x->f[r][j], e);
         }
         y[r] = mode == gk_scan_results ? gk_chunk_dot(x->s[r], q, p->has) : GK_R(0.0);
     }
 }
 
 /* Adds the shares of a chunk's results up and writes them. */
-GK_FN void gk_scan_write(const gk_scan_out* o, const gk_scan_local* m, const gk_chunk_place* p, gk_scan_chunk c, const gk_scan_ahead* x)
+GK_FN void gk_scan_write(const gk_scan_out* o, const gk_scan_local* m, const gk_chunk_place* p, gk_chunk c, const gk_scan_ahead* x)
 {
     if (p->inputs.c < c.left) {
         gk_vec v = gk_decode16(x->v), z = v, y = v;
@@ -207,7 +198,7 @@ GK_FN void gk_scan_write(const gk_scan_out* o, const gk_scan_local* m, const gk_
             gk_f out = gk_chunk_sum4(m->sums, from);
             GK_ROLLED for (int l = 4; l < p->lanes; l += 4) out += gk_chunk_sum4(m->sums, from + (gk_chunk_sum_at(l) >> 2));
             if (o->skip && row < p->rows_all) out += gk_load(o->skip, GK_OP == gk_rule_selective ? row : p->h) * v.v[u];
-            y.v[u] = GK_SCAN_GATED && o->z ? out * z.v[u] * gk_state_sigmoid(z.v[u]) : out;
+            y.v[u] = GK_SCAN_GATED && o->z ? out * z.v[u] * gk_sigmoid(z.v[u]) : out;
         }
         gk_chunk_store(o->y, p->inputs, c.rows, c.left, y, 0);
     }
@@ -247,16 +238,15 @@ GK_FN void gk_scan_run(const gk_state_in* in, const gk_scan_out* o, gk_scan_loca
                        const int mode)
 {
     gk_scan_ahead ahead;
-    gk_scan_chunk at;
+    gk_chunk at = gk_chunk_at(p, 0);
     gk_i64 steps = p->t1 - p->t0;
     gk_f rate = GK_R(0.0);
     m->rows = m->columns + GK_SLOTS((GK_OP == gk_rule_gla_key ? 3 : 2) * p->chunk * p->span);
     if (GK_OP == gk_rule_ssd) rate = gk_load(in->second, p->h) * GK_STATE_LOG2E;
-    at.i = 0; at.columns = p->columns.at; at.rows = p->inputs.at; at.left = gk_chunk_left(p, 0);
     gk_scan_fetch(in, o, size, p, at, mode, &ahead);
     do {
         gk_scan_ahead now = ahead;
-        gk_scan_chunk next = gk_scan_next(p, at);
+        gk_chunk next = gk_chunk_next(p, at);
         gk_scan_lay(m, in, p, at.left, &ahead, rate, o->z != 0, mode);
         GK_BARRIER();
         gk_scan_fetch(in, o, size, p, next, mode, &ahead);
@@ -320,13 +310,11 @@ GK_FN void gk_scan_part_of(const gk_state_in* in, const gk_scan_out* o, gk_scan_
     }
 }
 
-/* A split's state from zero and the product of its factors, [B, H, splits, 2, rows, width]; back: the gradient that it hands to the steps before it,
- * where nothing comes from later ones: e = g (e + dy silu(z) q). Launch: as state_scan. */
-GK_KERNEL(state_partial)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(gk_t, gate), GK_IN(gk_t, second), GK_IN(gk_t, z), GK_IN(gk_t, dy),
-                         GK_OUT(gk_f, part), GK_DIMS(size), int lanes, int softplus, int wide, int back)
+/* A split's state from zero and the product of its factors, [B, H, splits, 2, rows, width]. Launch: as state_scan. */
+GK_KERNEL(state_partial)(GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(gk_t, gate), GK_IN(gk_t, second), GK_OUT(gk_f, part), GK_DIMS(size), int lanes,
+                         int softplus, int wide)
 {
-    GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, v); GK_BIND_IN(gk_t, gate); GK_BIND_IN(gk_t, second); GK_BIND_IN(gk_t, z);
-    GK_BIND_IN(gk_t, dy); GK_BIND_OUT(gk_f, part);
+    GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, v); GK_BIND_IN(gk_t, gate); GK_BIND_IN(gk_t, second); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_slot pool[GK_SLOTS(GK_SCAN_POOL)];
     GK_LOCAL gk_f heads[2 * GK_CHUNK_STEPS];
     GK_LOCAL gk_f tmp[GK_SCAN_TMP];
@@ -334,9 +322,25 @@ GK_KERNEL(state_partial)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, v), GK_IN(g
     gk_state_in in;
     gk_scan_out o;
     m.columns = pool; m.heads = heads; m.tmp = tmp;
-    /* Backwards q takes the place of k, and dy that of v. */
-    in.q = q; in.k = k; in.v = back ? dy : v; in.gate = gate; in.second = second; in.wide = wide; in.softplus = softplus;
+    in.q = 0; in.k = k; in.v = v; in.gate = gate; in.second = second; in.wide = wide; in.softplus = softplus;
+    o.skip = 0; o.z = 0; o.y = 0;
+    gk_scan_part_of(&in, &o, &m, &size, lanes, part, gk_scan_part);
+}
+
+/* The same of gradients, from the last step to the first: what a split hands to the steps before it where nothing comes from later ones,
+ * e = g (e + dy silu(z) q). q takes the place of k, and dy that of v. Launch: as state_scan. */
+GK_KERNEL(state_partial_back)(GK_IN(gk_t, q), GK_IN(gk_t, dy), GK_IN(gk_t, z), GK_IN(gk_t, gate), GK_IN(gk_t, second), GK_OUT(gk_f, part),
+                              GK_DIMS(size), int lanes, int softplus, int wide)
+{
+    GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, z); GK_BIND_IN(gk_t, gate); GK_BIND_IN(gk_t, second); GK_BIND_OUT(gk_f, part);
+    GK_LOCAL gk_slot pool[GK_SLOTS(GK_SCAN_POOL)];
+    GK_LOCAL gk_f heads[2 * GK_CHUNK_STEPS];
+    GK_LOCAL gk_f tmp[GK_SCAN_TMP];
+    gk_scan_local m;
+    gk_state_in in;
+    gk_scan_out o;
+    m.columns = pool; m.heads = heads; m.tmp = tmp;
+    in.q = q; in.k = 0; in.v = dy; in.gate = gate; in.second = second; in.wide = wide; in.softplus = softplus;
     o.skip = 0; o.z = z; o.y = 0;
-    if (back) gk_scan_part_of(&in, &o, &m, &size, lanes, part, gk_scan_part_back);
-    else gk_scan_part_of(&in, &o, &m, &size, lanes, part, gk_scan_part);
+    gk_scan_part_of(&in, &o, &m, &size, lanes, part, gk_scan_part_back);
 }

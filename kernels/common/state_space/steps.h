@@ -4,6 +4,7 @@
  * of `split` steps.
  */
 #define GK_STATE_KEEP 4
+#include "common/activation/activation_ops.h"
 #include "state.h"
 
 /* A thread's place: batch, head, row, lane and first column; its run of steps; the block's tile of rows. */
@@ -112,7 +113,7 @@ GK_FN void gk_state_factors(gk_state_step* r, const gk_f a[GK_STATE_KEEP], int s
 {
     if (GK_STATE_EXP) {
         r->dt = r->raw;
-        if (softplus && r->raw < GK_R(20.0)) r->dt = gk_log1p(gk_exp(r->raw));
+        if (softplus) r->dt = gk_softplus(r->raw, GK_R(1.0), GK_R(20.0));
         if (GK_OP == gk_rule_ssd) r->g[0] = gk_exp2(r->dt * a[0]);
         GK_UNROLL for (int j = 0; j < GK_STATE_KEEP; j++) r->g[j] = GK_OP == gk_rule_ssd ? r->g[0] : gk_exp2(r->dt * a[j]);
     } else if (GK_OP != gk_rule_gla_key) {

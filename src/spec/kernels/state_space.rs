@@ -1,7 +1,7 @@
 //! Kernels of `kernels/common/state_space`.
 // Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
 
-use crate::spec::state_space::{SELECTIVE_RULE, STATE_RULES};
+use crate::spec::state_space::{LINEAR_RULES, SELECTIVE_RULE, STATE_RULES};
 use crate::spec::{FLOATS64, kernel_args, kernel_table};
 
 kernel_args! {
@@ -60,6 +60,35 @@ kernel_args! {
         pd: Out("gk_f"),
         size: Dims,
         softplus: I32,
+        wide: I32,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `state_backward_linear`.
+    StateBackwardLinearArgs {
+        q: In("gk_t"),
+        k: In("gk_t"),
+        v: In("gk_t"),
+        gate: In("gk_t"),
+        second: In("gk_t"),
+        skip: In("gk_t"),
+        dy: In("gk_t"),
+        initial: In("gk_f"),
+        part: In("gk_f"),
+        back: In("gk_f"),
+        marks: Out("gk_f"),
+        dots: Out("gk_f"),
+        dv: Out("gk_t"),
+        pq: Out("gk_f"),
+        pk: Out("gk_f"),
+        pg: Out("gk_f"),
+        pb: Out("gk_f"),
+        pa: Out("gk_f"),
+        pd: Out("gk_f"),
+        size: Dims,
+        lanes: I32,
         wide: I32,
         accumulate: I32,
     }
@@ -149,19 +178,31 @@ kernel_args! {
 kernel_args! {
     /// Arguments of `state_partial`.
     StatePartialArgs {
-        q: In("gk_t"),
         k: In("gk_t"),
         v: In("gk_t"),
         gate: In("gk_t"),
         second: In("gk_t"),
-        z: In("gk_t"),
-        dy: In("gk_t"),
         part: Out("gk_f"),
         size: Dims,
         lanes: I32,
         softplus: I32,
         wide: I32,
-        back: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `state_partial_back`.
+    StatePartialBackArgs {
+        q: In("gk_t"),
+        dy: In("gk_t"),
+        z: In("gk_t"),
+        gate: In("gk_t"),
+        second: In("gk_t"),
+        part: Out("gk_f"),
+        size: Dims,
+        lanes: I32,
+        softplus: I32,
+        wide: I32,
     }
 }
 
@@ -169,10 +210,12 @@ kernel_table! {
     StateSpace;
     STATE_BACKWARD: StateBackwardArgs = "state_space/backward.c" "state_backward" [(FLOATS64, STATE_RULES)];
     STATE_BACKWARD_CHUNKS: StateBackwardChunksArgs = "state_space/chunk_backward.c" "state_backward_chunks" [(FLOATS64, SELECTIVE_RULE)];
+    STATE_BACKWARD_LINEAR: StateBackwardLinearArgs = "state_space/linear_backward.c" "state_backward_linear" [(FLOATS64, LINEAR_RULES)];
     RECURRENCE_PARTIAL: RecurrencePartialArgs = "state_space/recurrence.c" "recurrence_partial" [(FLOATS64, &[])];
     RECURRENCE_SCAN: RecurrenceScanArgs = "state_space/recurrence.c" "recurrence_scan" [(FLOATS64, &[])];
     STATE_CARRY: StateCarryArgs = "state_space/recurrence.c" "state_carry" [(FLOATS64, &[])];
     STATE_SUM: StateSumArgs = "state_space/recurrence.c" "state_sum" [(FLOATS64, &[])];
     STATE_SCAN: StateScanArgs = "state_space/scan.c" "state_scan" [(FLOATS64, STATE_RULES)];
     STATE_PARTIAL: StatePartialArgs = "state_space/scan.c" "state_partial" [(FLOATS64, STATE_RULES)];
+    STATE_PARTIAL_BACK: StatePartialBackArgs = "state_space/scan.c" "state_partial_back" [(FLOATS64, STATE_RULES)];
 }

@@ -2,7 +2,7 @@
 
 mod plan;
 
-use self::plan::{RecurrenceProblem, StatePlan, StateProblem};
+use self::plan::{RecurrenceProblem, StateKernel, StatePlan, StateProblem};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::{DimsArg, Ptr};
 use crate::dtype::DType;
@@ -49,9 +49,9 @@ fn wide_rows<'a>(s: &'a StateScan<'a>, others: impl IntoIterator<Item = Option<&
     i32::from(columns) | if whole_items(n.rows, dt, rows) { 2 } else { 0 }
 }
 
-/// Sums over tiles, runs or heads that a backward pass left: `[outer, parts, inner]`.
+/// Sums over tiles, runs or heads that a backward pass left: `[outer, parts, inner]`. Without memory of their own they are the gradient itself.
 struct Parts {
-    memory: Buffer,
+    memory: Option<Buffer>,
     size: [usize; 3],
 }
 
@@ -114,22 +114,23 @@ impl Engine {
         let (n, dt) = (s.size, s.v.dtype());
         let each = n.rows * n.width;
         let part = self.scratch(dt.accumulator(), n.batch * n.heads * p.splits * 2 * each)?;
-        let args = StatePartialArgs {
-            q: self.arg_in(&s.q),
-            k: self.arg_in(&s.k),
-            v: self.arg_in(&s.v),
-            gate: self.arg_in(&s.gate),
-            second: self.arg_opt(s.second.as_ref()),
-            z: self.arg_opt(s.z.as_ref()),
-            dy: self.arg_opt(dy),
-            part: self.arg_in(&part.view()),
-            size: size_arg(n, p),
-            lanes: int(p.lanes),
-            softplus: i32::from(s.softplus),
-            wide: wide_rows(s, [dy]),
-            back: i32::from(dy.is_some()),
-        };
-        self.launch(&STATE_PARTIAL, dt, rule_name(s.rule), Grid::Blocks([p.blocks, 1, 1]), &args)?;
+        let (gate, second) = (self.arg_in(&s.gate), self.arg_opt(s.second.as_ref()));
+        let (size, lanes, softplus) = (size_arg(n, p), int(p.lanes), i32::from(s.softplus));
+        let (wide, grid) = (wide_rows(s, [dy]), Grid::Blocks([p.blocks, 1, 1]));
+        let to = self.arg_in(&part.view());
+        match dy {
+            None => {
+                let (k, v) = (self.arg_in(&s.k), self.arg_in(&s.v));
+                let args = StatePartialArgs { k, v, gate, second, part: to, size, lanes, softplus, wide };
+                self.launch(&STATE_PARTIAL, dt, rule_name(s.rule), grid, &args)?;
+            }
+            Some(dy) => {
+                let (q, dy, z) = (self.arg_in(&s.q), self.arg_in(dy), self.arg_opt(s.z.as_ref()));
+                let args =
+                    StatePartialBackArgs { q, dy, z, gate, second, part: to, size, lanes, softplus, wide };
+                self.launch(&STATE_PARTIAL_BACK, dt, rule_name(s.rule), grid, &args)?;
+            }
+        }
         let items = n.batch * n.heads * each;
         let args = StateCarryArgs {
             initial: self.arg_opt(s.initial.as_ref().filter(|_| dy.is_none())),
@@ -179,25 +180,30 @@ impl Engine {
         self.launch(&STATE_SCAN, dt, rule_name(s.rule), Grid::Blocks([p.blocks, 1, 1]), &args)
     }
 
-    /// Memory for parts of a gradient, if it is asked for.
+    /// Memory for parts of a gradient, if it is asked for; one part of the gradient's type needs none.
     fn parts(&self, dt: DType, g: Option<&GradMut<'_>>, size: [usize; 3]) -> Result<Option<Parts>> {
-        if g.is_none_or(|g| g.out.numel() == 0) {
-            return Ok(None);
-        }
-        let memory = self.scratch(dt.accumulator(), size.iter().product())?;
+        let Some(g) = g.filter(|g| g.out.numel() > 0) else { return Ok(None) };
+        let is_gradient = size[1] == 1 && dt == dt.accumulator() && !g.accumulate;
+        let memory =
+            (!is_gradient).then(|| self.scratch(dt.accumulator(), size.iter().product())).transpose()?;
         Ok(Some(Parts { memory, size }))
     }
 
-    fn arg_parts(&self, p: Option<&Parts>) -> Ptr {
-        self.arg_opt(p.map(|p| p.memory.view()).as_ref())
+    fn arg_parts(&self, p: Option<&Parts>, g: Option<&GradMut<'_>>) -> Ptr {
+        match (p, g) {
+            (Some(Parts { memory: Some(memory), .. }), _) => self.arg_in(&memory.view()),
+            (Some(_), Some(g)) => self.arg_out(&g.out),
+            _ => Ptr::NULL,
+        }
     }
 
     /// Adds parts up.
     fn sum_parts(&self, dt: DType, p: Option<Parts>, g: Option<GradMut<'_>>) -> Result<()> {
-        let (Some(p), Some(g)) = (p, g) else { return Ok(()) };
-        let [outer, parts, inner] = p.size;
+        let (Some(Parts { memory: Some(memory), size: [outer, parts, inner] }), Some(g)) = (p, g) else {
+            return Ok(());
+        };
         let args = StateSumArgs {
-            part: self.arg_in(&p.memory.view()),
+            part: self.arg_in(&memory.view()),
             y: self.arg_out(&g.out),
             outer: long(outer),
             parts: long(parts),
@@ -257,12 +263,12 @@ impl Engine {
             dv: out(&dv),
             dz: out(&dz),
             dgate: if selective { out(&dgate) } else { Ptr::NULL },
-            pq: self.arg_parts(pq.as_ref()),
-            pk: self.arg_parts(pk.as_ref()),
-            pg: self.arg_parts(pg.as_ref()),
-            pb: self.arg_parts(pb.as_ref()),
-            pa: self.arg_parts(pa.as_ref()),
-            pd: self.arg_parts(pd.as_ref()),
+            pq: self.arg_parts(pq.as_ref(), dq.as_ref()),
+            pk: self.arg_parts(pk.as_ref(), dk.as_ref()),
+            pg: self.arg_parts(pg.as_ref(), dgate.as_ref()),
+            pb: self.arg_parts(pb.as_ref(), dsecond.as_ref()),
+            pa: self.arg_parts(pa.as_ref(), dsecond.as_ref()),
+            pd: self.arg_parts(pd.as_ref(), dskip.as_ref()),
             size: size_arg(n, &p),
             lanes: int(p.lanes),
             softplus: i32::from(s.softplus),
@@ -270,8 +276,10 @@ impl Engine {
             accumulate: direct.iter().map(adds).sum(),
         };
         let rows = [&dv, &dz, &dgate].map(|g| g.as_ref().map(|g| g.out.as_view()));
+        let columns = [&dq, &dk, &dgate].map(|g| g.as_ref().map(|g| g.out.as_view()));
         let wide = wide_rows(s, rows.iter().map(Option::as_ref).chain([Some(&dy)]));
-        self.launch_backward(s, &p, args, wide)?;
+        let sums = whole_items(n.width, dt.accumulator(), columns.iter().map(Option::as_ref));
+        self.launch_backward(s, &p, args, wide | if sums { 4 } else { 0 })?;
         self.sum_parts(dt, pq, dq)?;
         self.sum_parts(dt, pk, dk)?;
         self.sum_parts(dt, pg, dgate)?;
@@ -279,7 +287,7 @@ impl Engine {
         self.sum_parts(dt, pd, dskip)
     }
 
-    /// The kernel of a plan; `wide` is for `chunk_backward.c`.
+    /// The kernel of a plan; `wide` is for those that go through steps in chunks.
     fn launch_backward(
         &self,
         s: &StateScan<'_>,
@@ -288,37 +296,73 @@ impl Engine {
         wide: i32,
     ) -> Result<()> {
         let (dt, rule, grid) = (s.v.dtype(), rule_name(s.rule), Grid::Blocks([p.blocks, 1, 1]));
-        if !p.chunks {
-            return self.launch(&STATE_BACKWARD, dt, rule, grid, &args);
-        }
         let StateBackwardArgs { q, k, v, gate, second, skip, z, dy, initial, part, back, marks, .. } = args;
-        let StateBackwardArgs { dv, dz, dgate, pq, pk, pa, pd, size, softplus, accumulate, .. } = args;
-        let args = StateBackwardChunksArgs {
-            q,
-            k,
-            v,
-            gate,
-            second,
-            skip,
-            z,
-            dy,
-            initial,
-            part,
-            back,
-            marks,
-            dv,
-            dz,
-            dgate,
-            pq,
-            pk,
-            pa,
-            pd,
-            size,
-            softplus,
-            wide,
-            accumulate,
-        };
-        self.launch(&STATE_BACKWARD_CHUNKS, dt, rule, grid, &args)
+        let StateBackwardArgs { dv, dz, dgate, pq, pk, pg, pb, pa, pd, size, softplus, accumulate, .. } =
+            args;
+        match p.kernel {
+            StateKernel::Scan | StateKernel::Steps => self.launch(&STATE_BACKWARD, dt, rule, grid, &args),
+            StateKernel::Chunks => {
+                let args = StateBackwardChunksArgs {
+                    q,
+                    k,
+                    v,
+                    gate,
+                    second,
+                    skip,
+                    z,
+                    dy,
+                    initial,
+                    part,
+                    back,
+                    marks,
+                    dv,
+                    dz,
+                    dgate,
+                    pq,
+                    pk,
+                    pa,
+                    pd,
+                    size,
+                    softplus,
+                    wide,
+                    accumulate,
+                };
+                self.launch(&STATE_BACKWARD_CHUNKS, dt, rule, grid, &args)
+            }
+            StateKernel::Linear => {
+                let dots = (s.rule == StateRule::GatedDelta)
+                    .then(|| self.scratch(dt.accumulator(), s.v.numel()))
+                    .transpose()?;
+                let dots = self.arg_opt(dots.as_ref().map(Buffer::view).as_ref());
+                let lanes = int(p.lanes);
+                let args = StateBackwardLinearArgs {
+                    q,
+                    k,
+                    v,
+                    gate,
+                    second,
+                    skip,
+                    dy,
+                    initial,
+                    part,
+                    back,
+                    marks,
+                    dots,
+                    dv,
+                    pq,
+                    pk,
+                    pg,
+                    pb,
+                    pa,
+                    pd,
+                    size,
+                    lanes,
+                    wide,
+                    accumulate,
+                };
+                self.launch(&STATE_BACKWARD_LINEAR, dt, rule, grid, &args)
+            }
+        }
     }
 
     /// [`Engine::state_parts`] for the runs of a backward pass, in blocks of the forward pass's shape.

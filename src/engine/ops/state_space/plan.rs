@@ -12,16 +12,22 @@ const KEEP: usize = 4;
 const CHUNK: usize = 64;
 const INNER_MARKS: usize = 8;
 const MARK: usize = LANES * KEEP;
-/// Fewest threads per row of `chunk.h`; those of `chunk_backward.c`, which has two rows of four columns per thread, its local memory in bytes, and the
-/// elements of its marks per block.
+/// Fewest threads per row of `chunk.h`; local memory of `chunk_backward.c` and of `linear_backward.c` in bytes.
 const CHUNK_LANES: usize = 4;
 const CHUNK_LOCAL: usize = 48 << 10;
-const CHUNK_MARK: usize = LANES * 8;
+/// Rows per thread of `chunk_backward.c`, and of `linear_backward.c`; each has four columns.
+const CHUNK_ROWS: usize = 2;
+const LINEAR_ROWS: usize = 4;
+/// Fewest threads per row of `linear_backward.c`, most columns of a state, and chunks between two of its marks (`GK_LINEAR_SPAN`).
+const LINEAR_LANES: usize = 8;
+const LINEAR_WIDTH: usize = 128;
+const LINEAR_SPAN: usize = 8;
 /// Most runs of one sequence.
 const SPLITS: usize = 256;
 
 const SCAN: &str = "kernels/common/state_space/scan.c";
 const CHUNKS: &str = "kernels/common/state_space/chunk_backward.c";
+const LINEAR: &str = "kernels/common/state_space/linear_backward.c";
 const RECURRENCE: &str = "kernels/common/state_space/recurrence.c";
 
 /// Blocks along the axis that every device has.
@@ -35,11 +41,23 @@ pub(crate) struct StateProblem {
     pub(crate) backward: bool,
 }
 
+/// The file whose kernel serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StateKernel {
+    /// `scan.c`, forward.
+    Scan,
+    /// `backward.c`, step by step.
+    Steps,
+    /// `chunk_backward.c`.
+    Chunks,
+    /// `linear_backward.c`.
+    Linear,
+}
+
 /// How it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StatePlan {
-    /// Backward by `chunk_backward.c`.
-    pub(crate) chunks: bool,
+    pub(crate) kernel: StateKernel,
     /// Threads per row of a state.
     pub(crate) lanes: usize,
     /// Blocks along the rows.
@@ -54,11 +72,17 @@ pub(crate) struct StatePlan {
 impl StatePlan {
     /// Elements of the backward pass's marks.
     pub(crate) fn marks(&self, dtype: DType) -> usize {
-        match self.chunks {
-            // `GK_CHUNK_STEPS`.
-            true => self.blocks * self.split.div_ceil(if dtype == DType::F64 { 4 } else { 8 }) * CHUNK_MARK,
-            false => self.blocks * (self.split.div_ceil(CHUNK) + INNER_MARKS) * MARK,
-        }
+        // `GK_CHUNK_STEPS`.
+        let chunk = if dtype == DType::F64 { 4 } else { 8 };
+        let block = match self.kernel {
+            StateKernel::Scan => 0,
+            StateKernel::Steps => (self.split.div_ceil(CHUNK) + INNER_MARKS) * MARK,
+            StateKernel::Chunks => self.split.div_ceil(chunk) * LANES * CHUNK_ROWS * 4,
+            StateKernel::Linear => {
+                (self.split.div_ceil(LINEAR_SPAN * chunk) + LINEAR_SPAN) * LANES * LINEAR_ROWS * 4
+            }
+        };
+        self.blocks * block
     }
 }
 
@@ -73,16 +97,27 @@ fn run_length(steps: usize, blocks: usize, fill: usize) -> Option<usize> {
     (splits > 1).then(|| steps.div_ceil(splits).next_multiple_of(CHUNK))
 }
 
+/// Whether a block has the local memory of gradients in chunks.
+fn refused_by_local_memory(caps: &Caps) -> Result<(), Reason> {
+    match (caps.shared_bytes as usize) < CHUNK_LOCAL {
+        true => Err(format!("it needs {CHUNK_LOCAL} bytes of local memory, of {}", caps.shared_bytes).into()),
+        false => Ok(()),
+    }
+}
+
 impl StateProblem {
-    /// Threads per row, and blocks along the rows: forward, or backward by `chunk_backward.c` (`chunks`) or `backward.c`.
-    fn lanes(&self, chunks: bool) -> [usize; 2] {
+    /// Threads per row, and blocks along the rows.
+    fn lanes(&self, kernel: StateKernel) -> [usize; 2] {
         // `GK_CHUNK_COLUMNS` and `GK_CHUNK_ROWS`.
-        let [columns, rows, least] = match self.rule {
-            _ if chunks => [4, 2, CHUNK_LANES],
-            _ if self.backward => [KEEP, 1, 1],
-            StateRule::Selective => [4, 1, CHUNK_LANES],
-            StateRule::GatedDelta => [8, 2, CHUNK_LANES],
-            _ => [4, 2, CHUNK_LANES],
+        let [columns, rows, least] = match kernel {
+            StateKernel::Steps => [KEEP, 1, 1],
+            StateKernel::Chunks => [4, CHUNK_ROWS, CHUNK_LANES],
+            StateKernel::Linear => [4, LINEAR_ROWS, LINEAR_LANES],
+            StateKernel::Scan => match self.rule {
+                StateRule::Selective => [4, 1, CHUNK_LANES],
+                StateRule::GatedDelta => [8, 2, CHUNK_LANES],
+                _ => [4, 2, CHUNK_LANES],
+            },
         };
         let lanes = pow2(self.size.width.div_ceil(columns), LANES).max(least);
         [lanes, self.size.rows.div_ceil(LANES / lanes * rows)]
@@ -90,9 +125,9 @@ impl StateProblem {
 
     /// Runs of sequences so that the device is busy: where a sequence that is cut is computed twice, that pays only where half of the multiprocessors
     /// would be idle.
-    fn run_length(&self, whole: usize, chunks: bool, caps: &Caps) -> Option<usize> {
+    fn run_length(&self, whole: usize, kernel: StateKernel, caps: &Caps) -> Option<usize> {
         let units = caps.target_blocks() / 8;
-        match self.backward && !chunks {
+        match kernel == StateKernel::Steps {
             true => run_length(self.size.steps, whole, recurrence_blocks(caps)),
             false if whole > (units / 2).max(2) => None,
             false => run_length(self.size.steps, whole, (2 * units).max(4)),
@@ -101,9 +136,10 @@ impl StateProblem {
 
     /// The geometry of this pass for the runs of steps of another one's plan.
     pub(crate) fn runs(&self, of: &StatePlan) -> StatePlan {
-        let [lanes, tiles] = self.lanes(false);
+        let kernel = StateKernel::Scan;
+        let [lanes, tiles] = self.lanes(kernel);
         let blocks = self.size.batch * self.size.heads * tiles * of.splits;
-        StatePlan { chunks: false, lanes, tiles, blocks, ..*of }
+        StatePlan { kernel, lanes, tiles, blocks, ..*of }
     }
 
     /// Why `chunk_backward.c` does not serve.
@@ -115,10 +151,21 @@ impl StateProblem {
                 Err(format!("{} states per channel are above 16", self.size.width).into())
             }
             () if !caps.lane_exchange => Err("threads of a warp cannot exchange values".into()),
-            () if (caps.shared_bytes as usize) < CHUNK_LOCAL => {
-                Err(format!("it needs {CHUNK_LOCAL} bytes of local memory, of {}", caps.shared_bytes).into())
+            () => refused_by_local_memory(caps),
+        }
+    }
+
+    /// Why `linear_backward.c` does not serve.
+    fn refused_by_linear(&self, caps: &Caps) -> Result<(), Reason> {
+        match () {
+            () if !self.backward => Err("forward has one kernel".into()),
+            () if self.rule == StateRule::Selective => {
+                Err("factors of a selective scan are per state".into())
             }
-            () => Ok(()),
+            () if self.size.width > LINEAR_WIDTH => {
+                Err(format!("{} columns of a state are above {LINEAR_WIDTH}", self.size.width).into())
+            }
+            () => refused_by_local_memory(caps),
         }
     }
 }
@@ -128,24 +175,35 @@ impl Problem for StateProblem {
 
     const VARIANTS: &'static [Variant] = &[
         Variant { name: "chunks", source: CHUNKS },
+        Variant { name: "linear_chunks", source: LINEAR },
         Variant { name: "steps_split", source: SCAN },
         Variant { name: "sequences", source: SCAN },
     ];
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<StatePlan, Reason> {
-        let (n, chunks) = (self.size, variant == 0);
-        let [lanes, tiles] = self.lanes(chunks);
+        let n = self.size;
+        let kernel = match variant {
+            0 => StateKernel::Chunks,
+            1 => StateKernel::Linear,
+            _ if self.backward => StateKernel::Steps,
+            _ => StateKernel::Scan,
+        };
+        let [lanes, tiles] = self.lanes(kernel);
         let whole = n.batch * n.heads * tiles;
-        let run = self.run_length(whole, chunks, caps);
+        let run = self.run_length(whole, kernel, caps);
         let split = match variant {
             0 => {
                 self.refused_by_chunks(caps)?;
                 run.unwrap_or(n.steps)
             }
-            1 if self.rule == StateRule::GatedDelta => {
+            1 => {
+                self.refused_by_linear(caps)?;
+                run.filter(|_| self.rule != StateRule::GatedDelta).unwrap_or(n.steps)
+            }
+            2 if self.rule == StateRule::GatedDelta => {
                 return Err("a step of the delta rule is no factor per column".into());
             }
-            1 => run.ok_or_else(|| -> Reason {
+            2 => run.ok_or_else(|| -> Reason {
                 format!("{whole} blocks over {} steps keep the device busy whole", n.steps).into()
             })?,
             _ => n.steps,
@@ -156,7 +214,7 @@ impl Problem for StateProblem {
         if blocks > MAX_BLOCKS {
             return Err(format!("{blocks} blocks exceed the grid").into());
         }
-        Ok(StatePlan { chunks, lanes, tiles, split, splits, blocks })
+        Ok(StatePlan { kernel, lanes, tiles, split, splits, blocks })
     }
 }
 
@@ -244,16 +302,39 @@ mod tests {
         let wide = StateProblem { size: StateSizes { width: 17, ..p.size }, ..p };
         assert!(wide.plan(0, &hopper).is_err_and(|e| e.contains("above 16")));
         let ssd = StateProblem { rule: StateRule::Ssd, ..p };
-        assert_ne!(chosen(&ssd, &hopper), "chunks");
+        assert!(ssd.plan(0, &hopper).is_err_and(|e| e.contains("selective")));
         assert_ne!(chosen(&selective(8, 2048, 2048, false), &hopper), "chunks");
         assert!(selective(1, 1 << 14, 128, true).plan(0, &hopper).is_ok_and(|p| p.splits > 100));
+    }
+
+    #[test]
+    fn gradients_of_other_scans_take_chunks_up_to_128_columns() {
+        let caps = Caps { shared_bytes: 48 << 10, ..gpu() };
+        let size = StateSizes { batch: 8, steps: 2048, heads: 16, rows: 64, width: 64, groups: 16 };
+        for rule in [StateRule::Gla, StateRule::GlaPerKey, StateRule::GatedDelta, StateRule::Ssd] {
+            let p = StateProblem { rule, size, backward: true };
+            assert_eq!(chosen(&p, &caps), "linear_chunks");
+            // A tile of 64 rows for each of 128 heads; 32 spans of 64 steps and 8 chunks of the last, 16 numbers for each thread.
+            let plan = p.plan(1, &caps).unwrap();
+            assert_eq!((plan.blocks, plan.tiles, plan.splits), (128, 1, 1));
+            assert_eq!(plan.marks(DType::F32), 128 * (32 + 8) * 16 * 256);
+            assert_eq!(plan.marks(DType::F64), 128 * (64 + 8) * 16 * 256);
+            let wide = StateProblem { size: StateSizes { width: 129, ..size }, ..p };
+            assert!(wide.plan(1, &caps).is_err_and(|e| e.contains("above 128")));
+            assert!(StateProblem { backward: false, ..p }.plan(1, &caps).is_err());
+            let local = Caps { shared_bytes: 32 << 10, ..caps.clone() };
+            assert!(p.plan(1, &local).is_err_and(|e| e.contains("local memory")));
+            let few = StateProblem { size: StateSizes { batch: 1, heads: 1, groups: 1, ..size }, ..p };
+            assert_eq!(few.plan(1, &caps).unwrap().splits > 1, rule != StateRule::GatedDelta);
+        }
+        assert!(selective(8, 2048, 2048, true).plan(1, &caps).is_err_and(|e| e.contains("per state")));
     }
 
     #[test]
     fn runs_cover_the_steps_and_none_is_empty() {
         for steps in [1, 63, 64, 127, 128, 130, 1000, 4096, 100_001] {
             for backward in [false, true] {
-                for variant in 0..3 {
+                for variant in 0..4 {
                     let Ok(p) = selective(2, steps, 100, backward).plan(variant, &gpu()) else { continue };
                     assert!(
                         p.split * p.splits >= steps && p.split * (p.splits - 1) < steps,
