@@ -7,6 +7,7 @@
  * `shift` takes the factor of the step before (the gradient's). Sums in gk_f. Deterministic: the order of additions depends on sizes alone.
  * Reference: Blelloch (1990).
  */
+#include "product.h"
 
 /* A thread's column and run of steps; on = 0 behind the last column. */
 typedef struct { gk_i64 base, step, k0, k1, o, i; int s, on; } gk_run;
@@ -46,7 +47,7 @@ GK_KERNEL(recurrence_partial)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_f, part)
         for (gk_i64 k = r.k0; k < r.k1; k++) {
             gk_f g = gk_run_factor(a, r, k, shift);
             h = g * h + gk_load(b, r.base + k * r.step);
-            f *= g;
+            f = gk_state_product(f, g);
         }
         part[at] = h;
         part[at + inner] = f;
@@ -64,7 +65,7 @@ GK_KERNEL(recurrence_scan)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, before), 
         gk_f h = GK_R(0.0);
         for (int s = 0; s < r.s; s++) {
             gk_i64 at = (r.o * splits + s) * 2 * inner + r.i;
-            h = part[at + inner] * h + part[at];
+            h = gk_state_behind(h, part[at + inner], part[at]);
         }
         for (gk_i64 k = r.k0; k < r.k1; k++) {
             gk_i64 at = r.base + k * r.step;
@@ -91,8 +92,7 @@ GK_KERNEL(state_carry)(GK_IN(gk_f, initial), GK_OUT(gk_f, part), gk_i64 n, gk_i6
             gk_i64 at = first + (gk_i64)(back ? splits - 1 - k : k) * 2 * each;
             gk_f own = part[at], f = part[at + each];
             part[at] = carry;
-            /* A split's own state begins with 0: behind such a state it is the whole, whatever its factors are. */
-            carry = carry == GK_R(0.0) ? own : f * carry + own;
+            carry = gk_state_behind(carry, f, own);
         }
     }
 }

@@ -27,6 +27,7 @@
 #define GK_CHUNK_COLUMNS 4
 #endif
 #include "chunk.h"
+#include "product.h"
 
 /* One block at a time would leave an SM idle at every barrier. */
 #undef GK_MIN_BLOCKS
@@ -45,12 +46,6 @@
 #define GK_SCAN_TMP 1
 #else
 #define GK_SCAN_TMP (GK_CHUNK_ROWS * GK_BLOCK)
-#endif
-/* The smallest number above 0 that no device takes for 0. */
-#if GK_DTYPE == GK_F64
-#define GK_SCAN_LEAST gk_as_f64(0x0010000000000000ul)
-#else
-#define GK_SCAN_LEAST gk_as_f32(0x00800000u)
 #endif
 /* Rules whose factors are per head, and those with a gate. */
 #define GK_SCAN_HEADS (GK_OP != gk_rule_selective && GK_OP != gk_rule_gla_key)
@@ -147,16 +142,6 @@ GK_FN void gk_scan_columns(GK_LOCAL_PTR const gk_slot* from, gk_f v[GK_CHUNK_COL
     }
 }
 
-/* A product of factors, which is 0 from the first one on that is 0, and only then: what comes before such a factor is forgotten even where an infinite
- * one follows, and an infinite state stays infinite however many small ones it meets. */
-GK_FN gk_f gk_scan_product(gk_f f, gk_f e)
-{
-    gk_f p = f * e;
-    if (f == GK_R(0.0)) return f;
-    if (e != GK_R(0.0) && gk_fabs(p) < GK_SCAN_LEAST) return (f < GK_R(0.0)) == (e < GK_R(0.0)) ? GK_SCAN_LEAST : -GK_SCAN_LEAST;
-    return p;
-}
-
 /* Step c of the states; y: the thread's shares of the results. */
 GK_FN void gk_scan_step(const gk_scan_local* m, const gk_chunk_place* p, const gk_scan_at* at, int c, gk_scan_state* x, gk_f y[GK_CHUNK_ROWS],
                         const int mode)
@@ -179,7 +164,7 @@ GK_FN void gk_scan_step(const gk_scan_local* m, const gk_chunk_place* p, const g
             gk_f e = GK_OP == gk_rule_selective ? gk_decay(rows.v[r] * x->a[r][j]) : GK_OP == gk_rule_gla_key ? g[j] : factor;
             if (mode == gk_scan_part_back) x->s[r][j] = e * (x->s[r][j] + u * k[j]);
             else x->s[r][j] = e * x->s[r][j] + u * k[j];
-            if (mode != gk_scan_results) x->f[r][j] = gk_scan_product(x->f[r][j], e);
+            if (mode != gk_scan_results) x->f[r][j] = gk_state_product(x->f[r][j], e);
         }
         y[r] = mode == gk_scan_results ? gk_chunk_dot(x->s[r], q, p->has) : GK_R(0.0);
     }

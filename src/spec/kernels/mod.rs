@@ -232,6 +232,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/state_space/chunk.h",
     "common/state_space/chunk_backward.c",
     "common/state_space/linear_backward.c",
+    "common/state_space/product.h",
     "common/state_space/recurrence.c",
     "common/state_space/scan.c",
     "common/state_space/state.h",
