@@ -74,7 +74,7 @@ impl Run {
 }
 
 /// Windows whose cells are brought together at a time, where they do not lie side by side.
-const TOGETHER: usize = 64;
+const TOGETHER: usize = 16;
 
 /// Values and places of the maxima of a run of windows, of which `cells` is the first: the first of the largest cells, or the last that is NaN.
 #[inline(always)]

@@ -86,21 +86,19 @@ impl Plan<'_> {
         to.take(b.windows - done, |_, to| to.fill(0.0));
     }
 
-    /// Fills the columns of a block of a group of channels, row by row; `alone`: whether threads may share the work.
-    pub(super) fn columns(&self, b: Block, group: usize, x: &[f32], col: &mut [f32], alone: bool) {
+    /// Fills the columns of a block row by row, as many channels from a first one on as `col` has room for.
+    pub(super) fn columns(&self, b: Block, first: usize, x: &[f32], col: &mut [f32]) {
         let (s, plane) = (self.s, self.s.in_plane());
-        let fill = |(row, col): (usize, &mut [f32])| {
-            let (c, runs) = (row / self.taps.len(), &self.taps[row % self.taps.len()].1);
-            let mut to = Row { at: 0, left: col.len(), panel: col.len(), step: 0, to: col };
-            for i in 0..b.count {
-                let channel = (b.image + i) * s.ci + group * s.cig() + c;
-                simd!(self.row(b, runs, &x[channel * plane..][..plane], &mut to));
+        simd!({
+            for (row, col) in col.chunks_mut(b.width()).enumerate() {
+                let (c, runs) = (row / self.taps.len(), &self.taps[row % self.taps.len()].1);
+                let mut to = Row { at: 0, left: col.len(), panel: col.len(), step: 0, to: col };
+                for i in 0..b.count {
+                    let channel = (b.image + i) * s.ci + first + c;
+                    self.row(b, runs, &x[channel * plane..][..plane], &mut to);
+                }
             }
-        };
-        match alone {
-            true => col.par_chunks_mut(b.width()).with_min_len(16).enumerate().for_each(fill),
-            false => col.chunks_mut(b.width()).enumerate().for_each(fill),
-        }
+        });
     }
 
     /// Adds columns of a block to the places that they were read from, in the group's planes of the images of `x`.
@@ -108,7 +106,7 @@ impl Plan<'_> {
         let (s, plane) = (self.s, self.s.in_plane());
         if alone && s.groups == 1 {
             let planes = x.par_chunks_mut(plane).with_min_len(8).enumerate();
-            planes.for_each(|(i, x)| self.fold_plane(b, [i / s.ci, i % s.ci], col, x));
+            planes.for_each(|(i, x)| simd!(self.fold_plane(b, [i / s.ci, i % s.ci], col, x)));
             return;
         }
         simd!({
@@ -120,7 +118,7 @@ impl Plan<'_> {
     }
 
     /// The same for one image of the block and one channel of the group.
-    #[inline]
+    #[inline(always)]
     fn fold_plane(&self, b: Block, [image, c]: [usize; 2], col: &[f32], x: &mut [f32]) {
         let rows = col.chunks(b.width()).skip(c * self.taps.len());
         for ((_, runs), row) in self.taps.iter().zip(rows) {

@@ -7,14 +7,15 @@ mod run;
 pub(super) use self::run::why_not;
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use rayon::prelude::*;
 
 use super::{Run, all_runs};
 use crate::cpu::matmul::{Place, block_step, panel};
 use crate::cpu::scratch::*;
-use crate::cpu::vector::Narrow;
 use crate::cpu::vector::product::{multiply, multiply_panels, packed, turned};
+use crate::cpu::vector::{Narrow, add};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::conv::{ConvShape, Direction};
@@ -25,6 +26,10 @@ const WINDOWS: usize = 512;
 const MANY: usize = 4;
 /// Channels whose weights a thread copies at least.
 const CHANNELS: usize = 4;
+/// Columns of the gradient of weights that a task computes at most, and tasks into which it is divided at least; both are fixed, so that sums do not
+/// depend on the number of threads.
+const COLUMNS: usize = 320;
+const TASKS: usize = 16;
 
 /// A convolution as products.
 pub(super) struct Plan<'a> {
@@ -233,12 +238,13 @@ impl<'a> Plan<'a> {
     fn turned_weights(&self, w: &[f32]) -> Result<Vec<f32>> {
         let (s, taps) = (self.s, self.s.taps());
         let mut turned = filled(w.len(), 0.0)?;
-        for (i, to) in turned.chunks_mut(taps).enumerate() {
+        let channels = turned.par_chunks_mut(taps).with_min_len(CHANNELS * s.cog()).enumerate();
+        channels.for_each(|(i, to)| {
             let (c, o) = (i / s.cog(), i % s.cog());
             let (group, c) = (c / s.cig(), c % s.cig());
             let from = &w[((group * s.cog() + o) * s.cig() + c) * taps..][..taps];
             to.iter_mut().zip(from.iter().rev()).for_each(|(to, w)| *to = *w);
-        }
+        });
         Ok(turned)
     }
 
@@ -275,41 +281,73 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// dw [co, ci / groups, taps] of conv: sums over all windows, block by block.
-    pub(super) fn weight_grad(&self, x: &[f32], dy: &[f32]) -> Result<Vec<f32>> {
-        let (s, m, k) = (self.s, self.s.cog(), self.depth());
+    /// dw = sums over all windows + beta dw, for dw [co, ci / groups, taps] of conv.
+    pub(super) fn weight_grad(&self, x: &[f32], dy: &[f32], beta: f32, dw: &mut [f32]) -> Result<()> {
+        let (s, m, taps) = (self.s, self.s.cog(), self.taps.len());
+        let channels = s.cig().div_ceil(self.depth().div_ceil(COLUMNS));
+        let first = (0..s.cig()).step_by(channels);
+        let tasks = (0..s.groups).flat_map(|g| first.clone().map(move |c| (g, c..s.cig().min(c + channels))));
+        let tasks = tasks.try_vec()?;
+        let parts = TASKS.div_ceil(tasks.len()).min(s.n.div_ceil(self.images));
+        let sum = |(group, channels): &(usize, Range<usize>)| -> Result<Vec<f32>> {
+            let part = |i| self.part_of_weight_grad((x, dy), *group, channels.clone(), [i, parts]);
+            let mut sums = (0..parts).into_par_iter().map(part).try_vec()?.into_iter();
+            let mut all = sums.next().unwrap_or_else(|| Ok(Vec::new()))?;
+            sums.try_for_each(|sums| sums.map(|sums| add(&mut all, &sums)))?;
+            Ok(all)
+        };
+        let sums = tasks.par_iter().with_max_len(1).map(sum).try_vec()?.into_iter().try_vec_ok()?;
+        let (per_group, whole) = (tasks.len() / s.groups, taps == s.taps());
+        let rows = dw.par_chunks_mut(s.cig() * s.taps()).with_min_len(CHANNELS).enumerate();
+        rows.for_each(|(o, dw)| {
+            if beta == 0.0 {
+                dw.fill(0.0);
+            }
+            for (dw, sums) in dw.chunks_mut(channels * s.taps()).zip(&sums[o / m * per_group..]) {
+                let width = sums.len() / m;
+                let sums = &sums[o % m * width..][..width];
+                if whole {
+                    add(dw, sums);
+                    continue;
+                }
+                for (dw, sums) in dw.chunks_mut(s.taps()).zip(sums.chunks(taps)) {
+                    self.taps.iter().zip(sums).for_each(|((t, _), sum)| dw[*t] += sum);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// The sums [co / groups, channels * taps] of some channels of a group over part number `i` of `parts` of the images.
+    fn part_of_weight_grad(
+        &self,
+        (x, dy): (&[f32], &[f32]),
+        group: usize,
+        channels: Range<usize>,
+        [i, parts]: [usize; 2],
+    ) -> Result<Vec<f32>> {
+        let (s, m, k) = (self.s, self.s.cog(), channels.len() * self.taps.len());
         let all = self.images.max(1) * s.out_plane();
         let width = if self.images > 1 { all } else { WINDOWS.min(all) };
         let (mut col, mut tile) = (filled(k * width, 0.0)?, filled(m * width, 0.0)?);
-        let mut dw = filled(s.co * k, 0.0)?;
-        let groups = (0..s.n).step_by(self.images);
-        for b in groups.flat_map(|image| self.blocks(image)) {
-            for g in 0..s.groups {
-                let (width, to) = (b.width(), packed(g * m * k, k));
-                let dy = self.side_by_side(b, g, dy, &mut tile[..m * width]);
-                let col = match self.is_pointwise() && b.count == 1 {
-                    true => {
-                        let at = (b.image * s.ci + g * s.cig()) * s.in_plane() + b.first;
-                        (x, Place { at, rows: 1, cols: s.in_plane() })
-                    }
-                    false => {
-                        self.columns(b, g, x, &mut col[..k * width], true);
-                        (&*col, turned(0, width))
-                    }
-                };
-                multiply(self.op, (m, k, width), dy, col, 1.0, (&mut dw, to), true)?;
-            }
+        let (mut dw, first) = (filled(m * k, 0.0)?, group * s.cig() + channels.start);
+        let groups = s.n.div_ceil(self.images);
+        let mine = i * groups / parts..(i + 1) * groups / parts;
+        for b in mine.flat_map(|g| self.blocks(g * self.images)) {
+            let width = b.width();
+            let dy = self.side_by_side(b, group, dy, &mut tile[..m * width]);
+            let col = match self.is_pointwise() && b.count == 1 {
+                true => {
+                    let at = (b.image * s.ci + first) * s.in_plane() + b.first;
+                    (x, Place { at, rows: 1, cols: s.in_plane() })
+                }
+                false => {
+                    self.columns(b, first, x, &mut col[..k * width]);
+                    (&*col, turned(0, width))
+                }
+            };
+            multiply(self.op, (m, k, width), dy, col, 1.0, (&mut dw, packed(0, k)), false)?;
         }
-        if self.taps.len() == s.taps() {
-            return Ok(dw);
-        }
-        let mut full = filled(s.co * s.cig() * s.taps(), 0.0)?;
-        let channels = full.par_chunks_mut(s.cig() * s.taps()).zip(dw.par_chunks(k));
-        channels.with_min_len(CHANNELS).for_each(|(full, dw)| {
-            for (full, dw) in full.chunks_mut(s.taps()).zip(dw.chunks(self.taps.len())) {
-                self.taps.iter().zip(dw).for_each(|((t, _), dw)| full[*t] = *dw);
-            }
-        });
-        Ok(full)
+        Ok(dw)
     }
 }

@@ -7,7 +7,7 @@ use crate::buffer::{View, ViewMut};
 use crate::cpu::conv::Step;
 use crate::cpu::scratch::*;
 use crate::cpu::values::{CHUNK, Values, change, change_all, operands};
-use crate::cpu::vector::{Narrow, ROOM, activation, change_in_f32, put, simd};
+use crate::cpu::vector::{Narrow, ROOM, activation, change_in_f32, put, simd, write_or_add};
 use crate::cpu::{Kernels, store_grad};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -159,8 +159,7 @@ impl Kernels {
         if let (Some(g), true) = (&io.dw, x.is_some()) {
             let x = wide(x.as_ref(), of_x)?;
             let (x, dz) = if way == Direction::Conv { (x, dz) } else { (dz, x) };
-            let dw = plan.weight_grad(x, dz)?;
-            put(op, g, &dw)?;
+            write_or_add(op, g, |dw, beta| plan.weight_grad(x, dz, beta, dw))?;
         }
         Ok(())
     }
