@@ -1,9 +1,10 @@
 """Times training steps on the CPU, trefoil's and PyTorch's in turns, and prints medians with their ratio.
 
-Usage: python pytorch.py [--trefoil PROGRAM] [--rounds N] [--threads N] [--only TEXT] [--json FILE]
+Usage: python pytorch.py [--trefoil PROGRAM] [--candle PROGRAM] [--rounds N] [--threads N] [--only TEXT] [--json FILE]
 
-The steps are those of cases.json: clear gradients, forward, cross-entropy, backward, update. A ratio is PyTorch's time divided by trefoil's. Both use
-the same number of threads; rounds alternate, so that what else the machine does meets both.
+The steps are those of cases.json: clear gradients, forward, cross-entropy, backward, update. A ratio is another's time divided by trefoil's. All use
+the same number of threads; rounds alternate, so that what else the machine does meets all. Memory is the peak of a process that runs some steps, in
+MB, beyond that of one that runs the first case, the smallest. --candle: the program of the folder candle (`cargo build --release` there).
 """
 
 import argparse
@@ -12,6 +13,7 @@ import os
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -148,36 +150,83 @@ def microseconds(step, seconds=1.0):
     return statistics.median(times) * 1e6
 
 
+def run_trefoil(program, case, threads, out):
+    cases = pathlib.Path(out.parent, "cases.json")
+    cases.write_text(json.dumps([case]))
+    return [program, "bench", cases, "--backend", "cpu", "--json", out, "--budget", "1"], threaded(threads)
+
+
+def threaded(threads):
+    return {**os.environ, "RAYON_NUM_THREADS": str(threads)}
+
+
 def trefoil(program, case, threads):
     with tempfile.TemporaryDirectory() as folder:
-        cases, out = pathlib.Path(folder, "cases.json"), pathlib.Path(folder, "out.json")
-        cases.write_text(json.dumps([case]))
-        command = [program, "bench", cases, "--backend", "cpu", "--json", out, "--budget", "1"]
-        env = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
+        out = pathlib.Path(folder, "out.json")
+        command, env = run_trefoil(program, case, threads, out)
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env)
         return json.loads(out.read_text())[case["id"]]["host_us"]
+
+
+def candle(program, case, threads):
+    """Microseconds by candle; not a number for a case that its program does not have."""
+    done = subprocess.run([program, HERE / "cases.json", case["id"]], check=True, capture_output=True, env=threaded(threads))
+    return json.loads(done.stdout).get(case["id"], float("nan"))
+
+
+MEASURE = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+def peak(command, env):
+    """Megabytes of a process at most; started by a small one, since a process inherits the peak of the one that starts it."""
+    done = subprocess.run([sys.executable, "-c", MEASURE, *command], check=True, capture_output=True, env=env)
+    return int(done.stdout) / 1024
+
+
+def peaks(program, case, threads):
+    """Megabytes of trefoil and of PyTorch at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        ours = peak(*run_trefoil(program, case, threads, pathlib.Path(folder, "out.json")))
+    theirs = [sys.executable, __file__, "--steps-of", case["id"], "--threads", str(threads)]
+    return ours, peak(theirs, dict(os.environ))
 
 
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--trefoil", default="target/release/trefoil")
+    ap.add_argument("--candle")
     ap.add_argument("--rounds", type=int, default=5)
     ap.add_argument("--threads", type=int, default=2)
     ap.add_argument("--only", default="")
     ap.add_argument("--json")
+    ap.add_argument("--steps-of", help=argparse.SUPPRESS)
     a = ap.parse_args()
     torch.set_num_threads(a.threads)
-    results = {}
+    cases = json.loads((HERE / "cases.json").read_text())
+    if a.steps_of:
+        step = next(torch_step(c) for c in cases if c["id"] == a.steps_of)
+        for _ in range(5):
+            step()
+        return
+    results, resting = {}, peaks(a.trefoil, cases[0], a.threads)
     print(f"PyTorch {torch.__version__}, {a.threads} threads, medians of {a.rounds} rounds")
-    print(f"{'step':<12} {'trefoil us':>12} {'PyTorch us':>12} {'ratio':>7}")
-    for case in json.loads((HERE / "cases.json").read_text()):
+    print(f"{'step':<10} {'trefoil us':>11} {'PyTorch us':>11} {'ratio':>6} {'candle us':>11} {'ratio':>6} {'MB':>7} {'PyTorch':>7}")
+    for case in cases:
         if a.only not in case["id"]:
             continue
-        step = torch_step(case)
-        rounds = [(trefoil(a.trefoil, case, a.threads), microseconds(step)) for _ in range(a.rounds)]
-        ours, theirs = (statistics.median(times) for times in zip(*rounds))
-        results[case["id"]] = {"trefoil_us": ours, "pytorch_us": theirs, "ratio": theirs / ours}
-        print(f"{case['id']:<12} {ours:>12.1f} {theirs:>12.1f} {theirs / ours:>7.2f}", flush=True)
+        step, other = torch_step(case), lambda: candle(a.candle, case, a.threads) if a.candle else float("nan")
+        rounds = [(trefoil(a.trefoil, case, a.threads), microseconds(step), other()) for _ in range(a.rounds)]
+        ours, theirs, others = (statistics.median(times) for times in zip(*rounds))
+        memory = [most - least for most, least in zip(peaks(a.trefoil, case, a.threads), resting)]
+        results[case["id"]] = {"trefoil_us": ours, "pytorch_us": theirs, "trefoil_mb": memory[0], "pytorch_mb": memory[1]}
+        if others == others:
+            results[case["id"]]["candle_us"] = others
+        times = f"{ours:>11.1f} {theirs:>11.1f} {theirs / ours:>6.2f} {others:>11.1f} {others / ours:>6.2f}"
+        print(f"{case['id']:<10} {times} {memory[0]:>7.0f} {memory[1]:>7.0f}", flush=True)
     if a.json:
         pathlib.Path(a.json).write_text(json.dumps(results, indent=1) + "\n")
 
