@@ -167,6 +167,11 @@ pub trait VendorAttention: Send + Sync {
     /// Whether the library takes this problem; the reason if not. Cheap after the first call of a problem.
     fn applicable(&self, p: &VendorAttentionProblem) -> std::result::Result<(), String>;
 
+    /// Whether gradients repeat bit by bit, for which libraries give up speed.
+    fn repeats(&self) -> bool {
+        true
+    }
+
     /// Bytes of workspace that the problem wants.
     fn workspace(&self, p: &VendorAttentionProblem) -> usize;
 

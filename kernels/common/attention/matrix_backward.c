@@ -7,23 +7,8 @@
  * GK_OP as in attention/matrix.c. The next tile is on its way while one is used. P and dS are rounded to gk_t for the products with them. One writer
  * per element, sums in a fixed order. Local memory: GK_MATRIX_BWD_CHUNKS chunks of 16 bytes, which the host allows for.
  */
-#include "matrix_tile.h"
+#include "matrix_backward.h"
 
-#undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS 1
-
-/* Rows of a tile that passes: as many as local memory has room for. */
-#ifdef GK_MATRIX_LOCAL_KB
-#define GK_PASS_ROWS 32
-#else
-#define GK_PASS_ROWS (GK_DTYPE == GK_F32 ? 32 : 64)
-#endif
-/* Two tiles of 128 rows, two of GK_PASS_ROWS twice, and for each of the latter the statistics of as many queries. */
-#define GK_STAY (128 * GK_HEAD_CHUNKS)
-#define GK_PASS (GK_PASS_ROWS * GK_HEAD_CHUNKS)
-#define GK_STATS (GK_PASS_ROWS / 2)
-/* A thread's numbers of 16 x GK_PASS_ROWS sums. */
-#define GK_PASS_PAIRS (GK_PASS_ROWS / 2)
 #define GK_MATRIX_BWD_CHUNKS (2 * GK_STAY + 4 * GK_PASS + 2 * GK_STATS)
 
 typedef struct {
@@ -33,96 +18,6 @@ typedef struct {
     float keep;
     int tiles, left, right, bottom;
 } gk_attention_matrix_bwd_args;
-
-/* Query and key of the thread's number n of 16 x GK_PASS_ROWS: rows are queries, or keys with `flip`. */
-#define GK_PAIR_ROW(n) GK_FRAG_ROW((n) % 4)
-#define GK_PAIR_COL(n) ((n) / 4 * 8 + GK_FRAG_COL((n) % 4))
-#define GK_PAIR_I(i0, n) ((i0) + (flip ? GK_PAIR_COL(n) : GK_PAIR_ROW(n)))
-#define GK_PAIR_J(j0, n) ((j0) + (flip ? GK_PAIR_ROW(n) : GK_PAIR_COL(n)))
-
-/* Products x become probabilities e^(score - LSE); slope, where all rules apply, is the derivative of the soft cap. lse2 is LSE / ln 2 by number. Of all
- * rows of the block, `whole` says that nothing is hidden from any: a branch that all warps take together does not keep products from running on. */
-GK_FN void gk_matrix_probs(const gk_rule* r, int i0, int j0, const int flip, int whole, const float lse2[GK_PASS_PAIRS], float x[GK_PASS_PAIRS / 4][4],
-                           float slope[GK_PASS_PAIRS / 4][4])
-{
-    if (GK_ALL_RULES) {
-        GK_UNROLL for (int n = 0; n < GK_PASS_PAIRS; n++) {
-            float s = x[n / 4][n % 4] * r->scale;
-            slope[n / 4][n % 4] = 1.0f;
-            if (r->cap > 0.0f) {
-                float t = gk_tanh(s / r->cap);
-                s = r->cap * t;
-                slope[n / 4][n % 4] = 1.0f - t * t;
-            }
-            int i = GK_PAIR_I(i0, n), j = GK_PAIR_J(j0, n);
-            if (r->bias && i < r->rows && j < r->keys) s += gk_load(r->bias, i * r->bi + j * r->bj);
-            x[n / 4][n % 4] = s * GK_LOG2E;
-        }
-    }
-    float factor = GK_ALL_RULES ? 1.0f : r->scale * GK_LOG2E;
-    if (!whole) {
-        GK_UNROLL for (int n = 0; n < GK_PASS_PAIRS; n++)
-            if (!gk_sees(r, GK_PAIR_I(i0, n), GK_PAIR_J(j0, n))) x[n / 4][n % 4] = -GK_INF;
-    }
-    GK_UNROLL for (int n = 0; n < GK_PASS_PAIRS; n++) x[n / 4][n % 4] = gk_power(x[n / 4][n % 4] * factor - lse2[n]);
-}
-
-/* Which of the thread's probabilities dropout keeps, a bit each. */
-GK_FN gk_u32 gk_matrix_kept(const gk_rule* r, int i0, int j0, const int flip)
-{
-    gk_u32 bits = 0u;
-    GK_ROLLED for (int n = 0; n < GK_PASS_PAIRS; n++) bits |= (gk_u32)gk_keeps(r, GK_PAIR_I(i0, n), GK_PAIR_J(j0, n)) << n;
-    return bits;
-}
-
-/* Probabilities after dropout. */
-GK_FN void gk_matrix_drop(float x[GK_PASS_PAIRS / 4][4], gk_u32 kept, float factor, float y[GK_PASS_PAIRS / 4][4])
-{
-    GK_UNROLL for (int n = 0; n < GK_PASS_PAIRS; n++) y[n / 4][n % 4] = kept >> n & 1u ? x[n / 4][n % 4] * factor : 0.0f;
-}
-
-/* Gradients y of the probabilities x become gradients of the products; what x does not reach stays 0. */
-GK_FN void gk_matrix_dscores(float x[GK_PASS_PAIRS / 4][4], float y[GK_PASS_PAIRS / 4][4], float slope[GK_PASS_PAIRS / 4][4], const float delta[GK_PASS_PAIRS],
-                             gk_u32 kept, float factor)
-{
-    GK_UNROLL for (int n = 0; n < GK_PASS_PAIRS; n++) {
-        float p = x[n / 4][n % 4], g = y[n / 4][n % 4];
-        if (GK_ALL_RULES) g *= kept >> n & 1u ? factor : 0.0f;
-        g = p == 0.0f ? 0.0f : p * (g - delta[n]);
-        y[n / 4][n % 4] = GK_ALL_RULES ? g * slope[n / 4][n % 4] : g;
-    }
-}
-
-/* Sums of 16 x GK_PASS_ROWS as left operand of a product over their columns. */
-GK_FN void gk_matrix_frags(float x[GK_PASS_PAIRS / 4][4], gk_frag_a a[GK_PASS_ROWS / GK_FRAG_TERMS], GK_LOCAL_PTR gk_raw16* scratch)
-{
-    GK_UNROLL for (int k = 0; k < GK_PASS_ROWS / GK_FRAG_TERMS; k++) a[k] = gk_frag_of(x + k * GK_FRAG_TERMS / 8, scratch, k);
-}
-
-/* Stores f times the warp's sums into those of its 16 rows, from `first` on, that exist. */
-GK_FN void gk_matrix_put(GK_GLOBAL gk_t* y, gk_i64 step, int first, int rows, int width, float f, int accumulate, float (*acc)[4])
-{
-    GK_UNROLL for (int h = 0; h < 2; h++) {
-        int row = first + GK_FRAG_ROW(2 * h);
-        if (row < rows) gk_mm_store(y + row * step, acc, GK_HEAD_WIDTH, h, width, f, accumulate);
-    }
-}
-
-/* LSE / ln 2, infinite where no key is visible: then all probabilities are 0. */
-GK_FN float gk_lse2(float lse) { return lse == -GK_INF ? GK_INF : lse * GK_LOG2E; }
-
-/* Queues the copies of GK_PASS_ROWS queries of a head, from i0 on: their rows of Q and dO, LSE and delta. */
-GK_FN void gk_bring_queries(const gk_attention_matrix_bwd_args* args, gk_span s, GK_GLOBAL const gk_t* q, GK_GLOBAL const gk_t* dout,
-                            GK_GLOBAL const gk_f* lse, GK_GLOBAL const gk_f* delta, int h, int i0, GK_LOCAL_PTR gk_raw16* tile,
-                            GK_LOCAL_PTR float* stats)
-{
-    int i = i0 + gk_lid() % GK_PASS_ROWS, exists = i < s.lq;
-    gk_fetch(q + h * args->sq.v[1] + i0 * args->sq.v[2], args->sq.v[2], GK_PASS_ROWS, s.lq - i0, (int)args->size.v[5], tile);
-    gk_fetch(dout + h * args->sv.v[4] + i0 * args->sv.v[5], args->sv.v[5], GK_PASS_ROWS, s.lq - i0, (int)args->size.v[6], tile + GK_PASS);
-    i = s.q0 + (exists ? i : i0);
-    if (gk_lid() < GK_PASS_ROWS) gk_copy4(stats + gk_lid(), lse + s.b * args->sl.v[0] + h * args->sl.v[1] + i * args->sl.v[2], exists);
-    else if (gk_lid() < 2 * GK_PASS_ROWS) gk_copy4(stats + gk_lid(), delta + ((gk_i64)s.b * args->size.v[1] + h) * args->size.v[3] + i, exists);
-}
 
 // Units: FLOATS x MATRIX_HEADS
 GK_KERNEL(attention_dkv_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN(gk_u8, mask), GK_IN(int, lengths), GK_IN(int, cu_q),
@@ -154,14 +49,14 @@ GK_KERNEL(attention_dkv_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
     int from = gk_first_query(&rule, j0), count = (gk_end_query(&rule, j0, 128) - from + GK_PASS_ROWS - 1) / GK_PASS_ROWS;
     int steps = count > 0 ? count * group : 0;
     GK_LOCAL_PTR float* stats = (GK_LOCAL_PTR float*)(tiles + 2 * GK_STAY + 4 * GK_PASS);
-    if (steps > 0) gk_bring_queries(&args, s, q, dout, lse, delta, kh * group, from, tiles + 2 * GK_STAY, stats);
+    if (steps > 0) gk_bring_queries(&args.size, &args.sq, &args.sv, &args.sl, s, q, dout, lse, delta, kh * group, from, tiles + 2 * GK_STAY, stats);
     GK_COPY_COMMIT();
     for (int n = 0; n < steps; n++) {
         int h = kh * group + n / count, i0 = from + n % count * GK_PASS_ROWS, turn = n & 1, next = n + 1 < steps ? n + 1 : 0;
         GK_LOCAL_PTR gk_raw16* qs = tiles + 2 * GK_STAY + turn * 2 * GK_PASS;
         GK_COPY_WAIT(0);
         GK_BARRIER();
-        gk_bring_queries(&args, s, q, dout, lse, delta, kh * group + next / count, from + next % count * GK_PASS_ROWS,
+        gk_bring_queries(&args.size, &args.sq, &args.sv, &args.sl, s, q, dout, lse, delta, kh * group + next / count, from + next % count * GK_PASS_ROWS,
             tiles + 2 * GK_STAY + (turn ^ 1) * 2 * GK_PASS, stats + (turn ^ 1) * 2 * GK_PASS_ROWS);
         GK_COPY_COMMIT();
         float x[GK_PASS_PAIRS / 4][4], y[GK_PASS_PAIRS / 4][4], slope[GK_PASS_PAIRS / 4][4], dropped[GK_PASS_PAIRS / 4][4], lse2[GK_PASS_PAIRS], mean[GK_PASS_PAIRS];

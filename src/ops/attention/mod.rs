@@ -205,7 +205,7 @@ io_struct! {
 
 op_family! {
     /// Scaled dot-product attention: self, cross, grouped-query, multi-query and packed, without the matrix of scores in memory (Dao, 2023, arXiv 2307.08691).
-    /// D and Dv are arbitrary and may differ. Deterministic: gradients have one writer per element and no atomics. A query that sees no key, or whose
+    /// D and Dv are arbitrary and may differ. Deterministic: sums have a fixed order. A query that sees no key, or whose
     /// scores are all -inf, gives O = 0, LSE = -inf, P = 0 and zero gradients. Values of invisible keys inside the lengths should be finite.
     /// Oracle `F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa)` (its math path).
     /// Errors: `Invalid` for ranks, sizes, dtypes, heads that do not divide, strides, overlap.

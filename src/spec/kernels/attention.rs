@@ -200,6 +200,69 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `attention_bwd_fused`.
+    AttentionBwdFusedArgs {
+        q: In("gk_t"),
+        k: In("gk_t"),
+        bias: In("gk_t"),
+        mask: In("gk_u8"),
+        lengths: In("int"),
+        cu_q: In("int"),
+        cu_k: In("int"),
+        more: In("gk_i64"),
+        err: Out("int"),
+        code: I32,
+        v: In("gk_t"),
+        dout: In("gk_t"),
+        lse: In("gk_f"),
+        delta: In("gk_f"),
+        dk: Out("gk_t"),
+        dv: Out("gk_t"),
+        sums: Out("float"),
+        turns: Out("gk_u32"),
+    }
+    args {
+        size: Dims,
+        sq: Dims,
+        sm: Dims,
+        sv: Dims,
+        sl: Dims,
+        sg: Dims,
+        seed: I64,
+        stream: I64,
+        offset: I64,
+        scale: Real,
+        cap: Real,
+        kept: Real,
+        keep: F32,
+        tiles: I32,
+        left: I32,
+        right: I32,
+        bottom: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `attention_dq_fused`.
+    AttentionDqFusedArgs {
+        lengths: In("int"),
+        cu_q: In("int"),
+        cu_k: In("int"),
+        err: Out("int"),
+        code: I32,
+        sums: In("float"),
+        turns: In("gk_u32"),
+        dq: Out("gk_t"),
+    }
+    args {
+        size: Dims,
+        sg: Dims,
+        scale: Real,
+        tiles: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `rope`.
     RopeArgs {
         x: In("gk_t"),
@@ -318,6 +381,8 @@ kernel_table! {
     ATTENTION_FWD_MATRIX: AttentionFwdArgs = "attention/matrix.c" "attention_fwd_matrix" [(FLOATS, MATRIX_HEADS)];
     ATTENTION_DKV_MATRIX: AttentionDkvArgs = "attention/matrix_backward.c" "attention_dkv_matrix" [(FLOATS, MATRIX_HEADS)];
     ATTENTION_DQ_MATRIX: AttentionDqArgs = "attention/matrix_backward.c" "attention_dq_matrix" [(FLOATS, MATRIX_HEADS)];
+    ATTENTION_BWD_FUSED: AttentionBwdFusedArgs = "attention/matrix_backward_fused.c" "attention_bwd_fused" [(FLOATS, HEAD_WIDTHS)];
+    ATTENTION_DQ_FUSED: AttentionDqFusedArgs = "attention/matrix_backward_fused.c" "attention_dq_fused" [(FLOATS, HEAD_WIDTHS)];
     ATTENTION_FWD_SPECIALIZED: AttentionFwdArgs = "attention/matrix_specialized.c" "attention_fwd_specialized" [(HALVES, HEAD_WIDTHS)];
     ROPE: RopeArgs = "attention/rope.c" "rope" [(FLOATS64, &[])];
     ATTENTION_DELTA: AttentionDeltaArgs = "attention/scores.c" "attention_delta" [(FLOATS64, &[])];

@@ -374,6 +374,10 @@ impl VendorAttention for Cudnn {
         self.with_attention(p, |_| ())
     }
 
+    fn repeats(&self) -> bool {
+        !self.atomics
+    }
+
     fn workspace(&self, p: &VendorAttentionProblem) -> usize {
         self.with_attention(p, AttentionPlan::workspace).unwrap_or(0)
     }

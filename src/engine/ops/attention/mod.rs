@@ -1,5 +1,6 @@
 //! Attention: validation and launch.
 
+mod backward;
 mod decode;
 mod plan;
 mod rope;
@@ -7,7 +8,7 @@ mod vendor;
 
 use self::plan::{AttentionBwdProblem, AttentionKernel, AttentionPlan, AttentionProblem, VENDOR};
 use self::vendor::{Operands, VendorAnswer};
-use crate::buffer::{Buffer, GradMut, View};
+use crate::buffer::{Buffer, View};
 use crate::driver::{DimsArg, Ptr};
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, MAX_GRID_YZ, aligned16, code_of_op, dims};
@@ -55,6 +56,7 @@ macro_rules! score_args {
         }
     }};
 }
+use score_args;
 
 /// A call whose operands are checked.
 struct Call<'a> {
@@ -108,17 +110,30 @@ impl Call<'_> {
         let paired = args.right < UNBOUNDED as i32 && args.left >= UNBOUNDED as i32;
         let each = if paired { tiles.div_ceil(2) } else { tiles };
         let all = each.saturating_mul(self.size.heads).saturating_mul(self.size.outer);
-        if all > 1 << 30 {
-            return Err(GpuError::invalid(
-                self.op,
-                "q",
-                "at most 2^30 tiles of 128 queries",
-                all.to_string(),
-            ));
-        }
         let blocks = all.min(self.engine.device_caps().compute_units as usize);
+        self.check_tiles(all)?;
+        self.run_groups(&ATTENTION_FWD_SPECIALIZED, plan, blocks, args)
+    }
+
+    fn check_tiles(&self, all: usize) -> Result<()> {
+        if all > 1 << 30 {
+            let got = all.to_string();
+            return Err(GpuError::invalid(self.op, "q", "at most 2^30 tiles of 128 queries or keys", got));
+        }
+        Ok(())
+    }
+
+    /// Launches blocks whose groups of warps have different work.
+    fn run_groups<A: KernelArgs>(
+        &self,
+        kernel: &'static Kernel<A>,
+        plan: AttentionPlan,
+        blocks: usize,
+        args: &A,
+    ) -> Result<()> {
+        self.check_tiles(blocks)?;
         let grid = Grid::BlocksOf { blocks, threads: plan.threads, local: plan.local };
-        self.engine.launch(&ATTENTION_FWD_SPECIALIZED, self.dtype, plan.op, grid, args)
+        self.engine.launch(kernel, self.dtype, plan.op, grid, args)
     }
 
     /// Launches for `tiles` x `heads`: the kernel for matrix cores, or the other one.
@@ -185,7 +200,9 @@ impl Engine {
                 && p.dropout <= 0.0
                 && p.factor(d) > 0.0,
             backward: false,
+            all_gradients: false,
             vendor: Err(""),
+            vendor_repeats: true,
         };
         let lengths = m.key_lengths.is_some();
         let ([a, b, c], [e, f, g]) = (steps(q), steps(k));
@@ -228,28 +245,24 @@ impl Engine {
     }
 }
 
-/// The gradients of q, k and v, if all three are wanted and nothing else is.
-fn take_all<'a>(io: &mut AttentionBwd<'a>) -> Option<[GradMut<'a>; 3]> {
-    let all = io.dq.is_some() && io.dk.is_some() && io.dv.is_some() && io.dbias.is_none();
-    all.then(|| [io.dq.take(), io.dk.take(), io.dv.take()])?
-        .into_iter()
-        .collect::<Option<Vec<_>>>()?
-        .try_into()
-        .ok()
-}
-
-/// Accumulation flag of an optional gradient.
-fn adds(g: &Option<GradMut<'_>>) -> usize {
-    g.as_ref().is_some_and(|g| g.accumulate) as usize
-}
-
 impl Engine {
     /// What serves long heads of 64 columns of f16, without rules of their own.
     pub(crate) fn explain_attention(&self, op: &'static str) -> Result<Choice> {
         let (dtype, columns, backward) = (crate::DType::F16, 64, op == "attention_bwd");
         let (d, dv, aligned, plain) = (columns, columns, true, true);
-        let vendor = self.driver().vendor_attention().map(|_| ());
-        let problem = AttentionProblem { dtype, d, dv, columns, aligned, plain, backward, vendor };
+        let library = self.driver().vendor_attention();
+        let problem = AttentionProblem {
+            dtype,
+            d,
+            dv,
+            columns,
+            aligned,
+            plain,
+            backward,
+            all_gradients: backward,
+            vendor: library.map(|_| ()),
+            vendor_repeats: library.is_ok_and(|l| l.repeats()),
+        };
         match backward {
             true => self.explain_problem(op, &AttentionBwdProblem(problem)),
             false => self.explain_problem(op, &problem),
@@ -324,107 +337,5 @@ impl Engine {
         };
         let across = size.lk.div_ceil(TILE).min(MAX_GRID_YZ);
         call.run(&ATTENTION_PROBS, "", [tiles * size.heads * size.outer, across, 1], 0, &args)
-    }
-
-    fn attention_bwd_by(&self, p: &Attention<'_>, mut io: AttentionBwd<'_>, own: bool) -> Result<()> {
-        const OP: &str = "attention_bwd";
-        let size = check_attention_bwd(p, &io)?;
-        let mut call = self.attention_call(OP, p, size, [&io.q, &io.k], &io.mask)?;
-        self.check_owner_all(OP, &[("v", io.v), ("dout", io.dout), ("o", io.o), ("lse", io.lse)])?;
-        for (arg, g) in [("dq", &io.dq), ("dk", &io.dk), ("dv", &io.dv), ("dbias", &io.dbias)] {
-            g.as_ref().map_or(Ok(()), |g| self.check_owner(OP, arg, &g.out.as_view()))?;
-        }
-        let results = [&io.dq, &io.dk, &io.dv].into_iter().flatten();
-        let wide_results = results.map(|g| wide(&g.out.as_view())).all(|w| w == 1);
-        call.problem.aligned &= wide(&io.v) == 1 && wide(&io.dout) == 1 && wide_results;
-        call.problem.backward = true;
-        call.own = own;
-        let operands = Operands { qkvo: [io.q, io.k, io.v, io.o], lse: Some(io.lse) };
-        let vendor = call.vendor_bwd(&operands, &io);
-        if let Ok(p) = &vendor {
-            let (plan, _) = call.plan(size.d.max(size.dv), size.lq, &vendor)?;
-            if let (AttentionKernel::Vendor, Some(gradients)) = (plan.kernel, take_all(&mut io)) {
-                return call.run_vendor_bwd(p, &operands, io.dout, gradients);
-            }
-        }
-        // It serves all gradients or none.
-        let vendor = vendor.and(Err("another variant serves a part of the gradients".into()));
-        let rows = size.outer * size.heads * size.lq;
-        let scratch = self.scratch(call.dtype.accumulator(), rows)?;
-        let (v, dout, lse) = (self.arg_in(&io.v), self.arg_in(&io.dout), self.arg_in(&io.lse));
-        let delta = self.arg_in(&scratch.view());
-        let ([a, b, c], [e, f, g]) = (steps(&io.v), steps(&io.dout));
-        let [h, i, j] = steps(&io.o);
-        let args = AttentionDeltaArgs {
-            dout,
-            o: self.arg_in(&io.o),
-            delta,
-            size: call.base.size,
-            so: dims([e, f, g, h, i, j, wide(&io.dout).min(wide(&io.o))]),
-            n: rows as i64,
-        };
-        let grid = Grid::Blocks([rows.div_ceil(16).min(1 << 20), 1, 1]);
-        self.launch(&ATTENTION_DELTA, call.dtype, "", grid, &args)?;
-        let sv = dims([a, b, c, e, f, g, wide(&io.v), wide(&io.dout)]);
-        let sl = dims(steps(&io.lse));
-        let of = |g: &Option<GradMut<'_>>| g.as_ref().map_or([0; 3], |g| steps(&g.out.as_view()));
-        let out = |g: &Option<GradMut<'_>>| self.arg_opt_out(g.as_ref().map(|g| &g.out));
-        if io.dk.is_some() || io.dv.is_some() {
-            let columns = match (&io.dk, &io.dv) {
-                (Some(_), Some(_)) => size.d.max(size.dv),
-                (Some(_), None) => size.d,
-                _ => size.dv.max(1),
-            };
-            let ([a, b, c], [e, f, g]) = (of(&io.dk), of(&io.dv));
-            let (plan, tiles) = call.plan(columns, size.lk, &vendor)?;
-            let args = score_args!(call => AttentionDkvArgs {
-                tiles: tiles as i32,
-                v,
-                dout,
-                lse,
-                delta,
-                sv,
-                sl,
-                sg: dims([a, b, c, e, f, g, adds(&io.dk), adds(&io.dv)]),
-                dk: out(&io.dk),
-                dv: out(&io.dv),
-            });
-            call.launch([&ATTENTION_DKV_MATRIX, &ATTENTION_DKV], plan, [tiles, size.kv_heads], &args)?;
-        }
-        if io.dq.is_some() {
-            let [a, b, c] = of(&io.dq);
-            let (plan, tiles) = call.plan(size.d, size.lq, &vendor)?;
-            let args = score_args!(call => AttentionDqArgs {
-                tiles: tiles as i32,
-                v,
-                dout,
-                lse,
-                delta,
-                sv,
-                sl,
-                sg: dims([a, b, c, 0, 0, 0, adds(&io.dq)]),
-                dq: out(&io.dq),
-            });
-            call.launch([&ATTENTION_DQ_MATRIX, &ATTENTION_DQ], plan, [tiles, size.heads], &args)?;
-        }
-        let Some(g) = &io.dbias else { return Ok(()) };
-        let shape = g.out.shape();
-        let mut whole = [1; 4];
-        whole[4 - shape.len()..].copy_from_slice(shape);
-        let [bb, bh, bi, bj] = whole;
-        let args = score_args!(call => AttentionDbiasArgs {
-            tiles: 0,
-            v,
-            dout,
-            lse,
-            delta,
-            sv,
-            sl,
-            sb: dims(whole),
-            dbias: self.arg_out(&g.out),
-            accumulate: i32::from(g.accumulate),
-        });
-        let blocks = bi.div_ceil(TILE) * bj.div_ceil(TILE) * bh * bb;
-        call.run(&ATTENTION_DBIAS, "", [blocks, 1, 1], 0, &args)
     }
 }

@@ -1,5 +1,5 @@
-//! How attention runs: by a vendor's library, on matrix cores, by warps that copy and warps that multiply or by all alike, or in tiles of FMAs that cut the columns of its
-//! results.
+//! How attention runs: by a vendor's library, on matrix cores, by warps that copy and warps that multiply or by all alike, or in tiles of FMAs that
+//! cut the columns of its results; gradients on matrix cores in one kernel or in two.
 
 use crate::device::{BackendKind, Caps, MatrixCores};
 use crate::dtype::DType;
@@ -10,7 +10,7 @@ use crate::spec::attention::{HEAD_WIDTHS, MATRIX_HEADS};
 /// Columns per block of the narrow and of the wide unit (`HEAD_WIDTHS`, `MATRIX_HEADS`).
 const WIDTHS: [usize; 2] = [64, 128];
 /// Queries or keys of a block, on matrix cores and elsewhere.
-const MATRIX_TILE: usize = 128;
+pub(super) const MATRIX_TILE: usize = 128;
 const TILE: usize = 64;
 
 /// Threads of a block of the warp-specialized kernel.
@@ -18,6 +18,7 @@ const SPECIALIZED_THREADS: u32 = 384;
 
 const SPECIALIZED_SOURCE: &str = "kernels/common/attention/matrix_specialized.c";
 const MATRIX_SOURCE: &str = "kernels/common/attention/matrix.c, matrix_backward.c";
+const FUSED_SOURCE: &str = "kernels/common/attention/matrix_backward_fused.c";
 const SOURCE: &str = "kernels/common/attention/attention.c, backward.c";
 
 /// Attention or its gradients.
@@ -34,8 +35,12 @@ pub(crate) struct AttentionProblem<'a> {
     /// Whether scores are products times a positive factor within a window: no bias, mask, soft cap or dropout.
     pub(crate) plain: bool,
     pub(crate) backward: bool,
+    /// Whether one kernel is to write the gradients of queries, keys and values.
+    pub(crate) all_gradients: bool,
     /// Whether the vendor's library takes it, or why not.
     pub(crate) vendor: Result<(), &'a str>,
+    /// Whether the library's gradients repeat bit by bit.
+    pub(crate) vendor_repeats: bool,
 }
 
 /// Number of the vendor's library among the variants.
@@ -50,6 +55,8 @@ pub(crate) enum AttentionKernel {
     Specialized,
     /// On matrix cores.
     Matrix,
+    /// All gradients on matrix cores in one kernel.
+    Fused,
     /// By FMAs.
     Fma,
 }
@@ -115,7 +122,8 @@ impl AttentionProblem<'_> {
         self.vendor.map(|()| plan).map_err(|why| why.to_string().into())
     }
 
-    fn specialized(&self, caps: &Caps) -> Result<AttentionPlan, Reason> {
+    /// Whether warps may have different work, and scores are plain.
+    fn by_warp_groups(&self, caps: &Caps) -> Result<(), Reason> {
         if !caps.warp_groups {
             return Err("the device has no groups of warps that multiply together".into());
         }
@@ -124,22 +132,54 @@ impl AttentionProblem<'_> {
                 format!("it needs blocks of {SPECIALIZED_THREADS} threads, of {}", caps.max_block).into()
             );
         }
-        if !matches!(self.dtype, DType::F16 | DType::Bf16) {
-            return Err(format!("{} is not f16 or bf16", self.dtype).into());
-        }
         if !self.plain {
             return Err(
                 "scores have a bias, a mask, a soft cap, dropout or a factor that is not positive".into()
             );
         }
+        Ok(())
+    }
+
+    /// Whether a block has `local` bytes of local memory, beside gates.
+    fn fits(&self, local: usize, caps: &Caps) -> Result<(), Reason> {
+        match local + 1024 <= caps.shared_bytes as usize {
+            true => Ok(()),
+            false => Err(format!("it needs {local} bytes of local memory, of {}", caps.shared_bytes).into()),
+        }
+    }
+
+    fn specialized(&self, caps: &Caps) -> Result<AttentionPlan, Reason> {
+        self.by_warp_groups(caps)?;
+        if !matches!(self.dtype, DType::F16 | DType::Bf16) {
+            return Err(format!("{} is not f16 or bf16", self.dtype).into());
+        }
         let wide = self.matrix_width()?;
         // A tile of queries, two of keys and two of values.
         let local = 5 * MATRIX_TILE * WIDTHS[wide] * self.dtype.size();
-        if local > caps.shared_bytes as usize {
-            return Err(format!("it needs {local} bytes of local memory, of {}", caps.shared_bytes).into());
-        }
+        self.fits(local, caps)?;
         let (kernel, threads) = (AttentionKernel::Specialized, SPECIALIZED_THREADS);
         Ok(AttentionPlan { kernel, threads, op: HEAD_WIDTHS[wide], tile: MATRIX_TILE, slices: 1, local })
+    }
+
+    /// Sizes as in `matrix_backward_fused.c`; `tile` is that of queries, `GK_DQ_ROWS`.
+    fn fused(&self, caps: &Caps) -> Result<AttentionPlan, Reason> {
+        if !self.all_gradients {
+            return Err("a part of the gradients is wanted".into());
+        }
+        self.by_warp_groups(caps)?;
+        let pass = match self.dtype {
+            DType::F32 => 32,
+            DType::F16 | DType::Bf16 => 64,
+            other => return Err(format!("{other} is not f32, f16 or bf16").into()),
+        };
+        let wide = self.matrix_width()?;
+        let (size, width) = (self.dtype.size(), WIDTHS[wide]);
+        let (tile, stages) = (pass * WIDTHS[1] / width, if width * size == 512 { 2 } else { 3 });
+        let (keys, queries) = (2 * MATRIX_TILE * width * size, 2 * pass * (width * size + 4));
+        let local = keys + stages * queries + tile * (MATRIX_TILE * size + width * 4);
+        self.fits(local, caps)?;
+        let (kernel, threads) = (AttentionKernel::Fused, SPECIALIZED_THREADS);
+        Ok(AttentionPlan { kernel, threads, op: HEAD_WIDTHS[wide], tile, slices: 1, local })
     }
 
     fn matrix(&self, caps: &Caps) -> Result<AttentionPlan, Reason> {
@@ -193,17 +233,24 @@ pub(crate) struct AttentionBwdProblem<'a>(pub(crate) AttentionProblem<'a>);
 impl Problem for AttentionBwdProblem<'_> {
     type Plan = AttentionPlan;
 
-    const VARIANTS: &'static [Variant] = &[LIBRARY, MATRIX, HEAD_64, HEAD_128];
+    const VARIANTS: &'static [Variant] =
+        &[LIBRARY, Variant { name: "fused", source: FUSED_SOURCE }, MATRIX, HEAD_64, HEAD_128];
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<AttentionPlan, Reason> {
         match variant {
             VENDOR => self.0.by_vendor(),
-            _ => self.0.plan_of_both(variant - 1, caps),
+            1 => self.0.fused(caps),
+            _ => self.0.plan_of_both(variant - 2, caps),
         }
     }
 
+    /// The library's gradients are faster than those of one kernel only if they need not repeat.
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
-        variant == VENDOR || self.0.prefers_of_both(variant - 1, caps)
+        match variant {
+            VENDOR => !(self.0.vendor_repeats && self.0.fused(caps).is_ok()),
+            1 => true,
+            _ => self.0.prefers_of_both(variant - 2, caps),
+        }
     }
 }
 
@@ -242,7 +289,9 @@ mod tests {
             aligned: true,
             plain: true,
             backward: false,
+            all_gradients: false,
             vendor: Err("no vendor library was found"),
+            vendor_repeats: true,
         }
     }
 
@@ -347,5 +396,36 @@ mod tests {
         }
         assert!(half.specialized(&hopper()).is_err());
         assert!(half.specialized(&Caps { shared_bytes: 64 << 10, ..caps }).is_err());
+    }
+
+    #[test]
+    fn all_gradients_of_plain_heads_take_one_kernel() {
+        let plan = |p: AttentionProblem<'_>, caps: &Caps| {
+            best(&AttentionBwdProblem(p), caps).map(|(_, p)| (p.kernel, p.op, p.tile, p.local))
+        };
+        let hopper = Caps { warp_groups: true, ..hopper() };
+        let all = |dtype, columns| AttentionProblem {
+            backward: true,
+            all_gradients: true,
+            ..problem(dtype, columns)
+        };
+        let fused = AttentionKernel::Fused;
+        assert_eq!(plan(all(DType::Bf16, 64), &hopper), Some((fused, "gk_head64", 128, (144 << 10) + 1536)));
+        assert_eq!(plan(all(DType::Bf16, 128), &hopper), Some((fused, "gk_head128", 64, (208 << 10) + 1536)));
+        assert_eq!(plan(all(DType::F32, 64), &hopper), Some((fused, "gk_head64", 64, (160 << 10) + 768)));
+        assert_eq!(plan(all(DType::F32, 128), &hopper), Some((fused, "gk_head128", 32, (224 << 10) + 512)));
+        let kernel = |p, caps: &Caps| plan(p, caps).map(|p| p.0);
+        let part = AttentionProblem { all_gradients: false, ..all(DType::Bf16, 64) };
+        assert_eq!(kernel(part, &hopper), Some(AttentionKernel::Matrix));
+        assert_eq!(
+            kernel(AttentionProblem { plain: false, ..all(DType::Bf16, 64) }, &hopper),
+            Some(AttentionKernel::Matrix)
+        );
+        let taken = AttentionProblem { vendor: Ok(()), ..all(DType::Bf16, 64) };
+        assert_eq!(kernel(taken, &hopper), Some(fused));
+        let fast = AttentionProblem { vendor_repeats: false, ..taken };
+        assert_eq!(kernel(fast, &hopper), Some(AttentionKernel::Vendor));
+        let ampere = Caps { warp_groups: false, ..hopper };
+        assert_eq!(kernel(all(DType::Bf16, 64), &ampere), Some(AttentionKernel::Matrix));
     }
 }
