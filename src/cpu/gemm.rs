@@ -172,7 +172,11 @@ impl<T: Real> Epilogue<'_, T> {
         };
         match y.len() < FEW {
             true => y.chunks_mut(e.n.max(1)).zip(z.chunks_mut(e.n.max(1))).enumerate().for_each(one),
-            false => y.par_chunks_mut(e.n).zip(z.par_chunks_mut(e.n)).enumerate().for_each(&one as &(dyn Fn(_) + Sync)),
+            false => y
+                .par_chunks_mut(e.n)
+                .zip(z.par_chunks_mut(e.n))
+                .enumerate()
+                .for_each(&one as &(dyn Fn(_) + Sync)),
         }
     }
 
