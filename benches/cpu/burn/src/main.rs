@@ -11,8 +11,8 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::pool::MaxPool2dConfig;
 use burn::nn::{
-    BatchNorm, BatchNormConfig, DropoutConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear,
-    LinearConfig, Lstm, LstmConfig, PaddingConfig2d,
+    BatchNorm, BatchNormConfig, DropoutConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig,
+    Linear, LinearConfig, Lstm, LstmConfig, PaddingConfig2d,
 };
 use burn::optim::{AdamConfig, AdamWConfig, GradientsParams, Optimizer};
 use burn::tensor::activation::{gelu_approximate, relu};
@@ -35,7 +35,8 @@ fn numbers(c: &Value, key: &str) -> Vec<usize> {
 
 /// Random class numbers below `classes`.
 fn classes<const D: usize>(shape: [usize; D], classes: usize) -> Tensor<B, D, Int> {
-    Tensor::<B, D>::random(shape, Distribution::Uniform(0.0, classes as f64 - 0.01), &Default::default()).int()
+    Tensor::<B, D>::random(shape, Distribution::Uniform(0.0, classes as f64 - 0.01), &Default::default())
+        .int()
 }
 
 fn normal<const D: usize>(shape: [usize; D]) -> Tensor<B, D> {
@@ -50,7 +51,12 @@ struct Mlp<B: burn::tensor::backend::Backend> {
 
 impl Mlp<B> {
     fn new(sizes: &[usize]) -> Self {
-        Mlp { layers: sizes.windows(2).map(|s| LinearConfig::new(s[0], s[1]).init(&Default::default())).collect() }
+        Mlp {
+            layers: sizes
+                .windows(2)
+                .map(|s| LinearConfig::new(s[0], s[1]).init(&Default::default()))
+                .collect(),
+        }
     }
 
     fn forward(&self, mut x: Tensor<B, 2>) -> Tensor<B, 2> {
@@ -80,11 +86,14 @@ impl Cnn<B> {
         let convs: Vec<_> = channels
             .windows(2)
             .map(|s| {
-                Conv2dConfig::new([s[0], s[1]], [3, 3]).with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1)).init(&device)
+                Conv2dConfig::new([s[0], s[1]], [3, 3])
+                    .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+                    .init(&device)
             })
             .collect();
         let normalized = c["batch_norm"] == true;
-        let norms = channels[1..].iter().filter(|_| normalized).map(|n| BatchNormConfig::new(*n).init(&device));
+        let norms =
+            channels[1..].iter().filter(|_| normalized).map(|n| BatchNormConfig::new(*n).init(&device));
         let pool_last = c["pool_last"] == true;
         let side = number(c, "h");
         let last = if pool_last { side / 2 } else { side >> convs.len() };
@@ -159,9 +168,8 @@ impl Block<B> {
     fn forward(&self, x: Tensor<B, 3>) -> Tensor<B, 3> {
         let [b, t, d] = x.dims();
         let qkv = self.qkv.forward(self.n1.forward(x.clone())).chunk(3, 2);
-        let [q, k, v] = [0, 1, 2].map(|i: usize| {
-            qkv[i].clone().reshape([b, t, self.heads, d / self.heads]).swap_dims(1, 2)
-        });
+        let [q, k, v] = [0, 1, 2]
+            .map(|i: usize| qkv[i].clone().reshape([b, t, self.heads, d / self.heads]).swap_dims(1, 2));
         let options = AttentionModuleOptions { is_causal: true, ..Default::default() };
         let mixed = attention(q, k, v, None, None, options).swap_dims(1, 2).reshape([b, t, d]);
         let x = x + self.o.forward(mixed);

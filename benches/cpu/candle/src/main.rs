@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::{
-    AdamW, Conv2dConfig, Dropout, Embedding, Linear, Module, ModuleT, Optimizer, ParamsAdamW, RNN, VarBuilder,
-    VarMap, batch_norm, conv2d, embedding, layer_norm, linear, loss::cross_entropy, lstm, ops::softmax,
+    AdamW, Conv2dConfig, Dropout, Embedding, Linear, Module, ModuleT, Optimizer, ParamsAdamW, RNN,
+    VarBuilder, VarMap, batch_norm, conv2d, embedding, layer_norm, linear, loss::cross_entropy, lstm,
+    ops::softmax,
 };
 use serde_json::{Map, Value};
 
@@ -75,7 +76,8 @@ fn cnn(c: &Value, vb: VarBuilder) -> Result<Case> {
     let pool_last = c["pool_last"] == true;
     let last = if pool_last { side / 2 } else { side >> convs.len() };
     let widths =
-        [vec![channels[convs.len()] * last * last], numbers(c, "hidden"), vec![number(c, "classes")]].concat();
+        [vec![channels[convs.len()] * last * last], numbers(c, "hidden"), vec![number(c, "classes")]]
+            .concat();
     let dense = widths
         .windows(2)
         .enumerate()
