@@ -70,6 +70,12 @@ impl Share {
 /// A place for what a function needs beside its chunks, made once for several of them.
 type AnyRoom = Box<dyn Any>;
 
+/// What is done with a chunk of this number, in such a place.
+type OnChunk<'f, R, T> = dyn Fn(&mut R, usize, &mut [T]) -> Result<()> + Sync + 'f;
+
+/// What is done with chunks of two slices.
+type OnPair<'f, R, A, B> = dyn Fn(&mut R, usize, &mut [A], &mut [B]) -> Result<()> + Sync + 'f;
+
 /// Calls `f` with each chunk of `len` elements of a slice and its number, on several threads. Elements are divided as bytes, and functions are
 /// references: the code that divides work among threads is large, and is compiled once.
 pub(in crate::cpu) fn each_chunk<T: Pod>(
@@ -92,7 +98,7 @@ pub(in crate::cpu) fn each_chunk_in<T: Pod, R: 'static>(
     len: usize,
     share: Share,
     room: &(dyn Fn() -> Result<R> + Sync),
-    f: &(dyn Fn(&mut R, usize, &mut [T]) -> Result<()> + Sync),
+    f: &OnChunk<'_, R, T>,
 ) -> Result<()> {
     let f = |room: &mut dyn Any, i: usize, y: &mut [u8]| {
         room.downcast_mut().map_or(Ok(()), |room| f(room, i, cast_slice_mut(y)))
@@ -105,7 +111,7 @@ fn each_of_bytes_in(
     len: usize,
     share: Share,
     room: &(dyn Fn() -> Result<AnyRoom> + Sync),
-    f: &(dyn Fn(&mut dyn Any, usize, &mut [u8]) -> Result<()> + Sync),
+    f: &OnChunk<'_, dyn Any, u8>,
 ) -> Result<()> {
     let chunks = y.par_chunks_mut(len).with_min_len(share.least).with_max_len(share.most).enumerate();
     chunks.try_for_each_init(room, |room, (i, y)| match room {
@@ -120,9 +126,9 @@ pub(in crate::cpu) fn each_pair_in<A: Pod, B: Pod, R: 'static>(
     len: [usize; 2],
     share: Share,
     room: &(dyn Fn() -> Result<R> + Sync),
-    f: &(dyn Fn(&mut R, usize, &mut [A], &mut [B]) -> Result<()> + Sync),
+    f: &OnPair<'_, R, A, B>,
 ) -> Result<()> {
-    let f = |room: &mut dyn Any, i: usize, (a, b): (&mut [u8], &mut [u8])| {
+    let f = |room: &mut dyn Any, i: usize, a: &mut [u8], b: &mut [u8]| {
         room.downcast_mut().map_or(Ok(()), |room| f(room, i, cast_slice_mut(a), cast_slice_mut(b)))
     };
     let len = [len[0] * size_of::<A>(), len[1] * size_of::<B>()];
@@ -134,12 +140,12 @@ fn pairs_of_bytes_in(
     len: [usize; 2],
     share: Share,
     room: &(dyn Fn() -> Result<AnyRoom> + Sync),
-    f: &(dyn Fn(&mut dyn Any, usize, (&mut [u8], &mut [u8])) -> Result<()> + Sync),
+    f: &OnPair<'_, dyn Any, u8, u8>,
 ) -> Result<()> {
     let chunks = a.par_chunks_mut(len[0]).zip(b.par_chunks_mut(len[1]));
     let chunks = chunks.with_min_len(share.least).with_max_len(share.most).enumerate();
-    chunks.try_for_each_init(room, |room, (i, both)| match room {
-        Ok(room) => f(&mut **room, i, both),
+    chunks.try_for_each_init(room, |room, (i, (a, b))| match room {
+        Ok(room) => f(&mut **room, i, a, b),
         Err(e) => Err(e.clone()),
     })
 }
