@@ -1,10 +1,11 @@
 """Times training steps on the CPU, trefoil's and PyTorch's in turns, and prints medians with their ratio.
 
-Usage: python pytorch.py [--trefoil PROGRAM] [--candle PROGRAM] [--rounds N] [--threads N] [--only TEXT] [--json FILE]
+Usage: python pytorch.py [--trefoil PROGRAM] [--candle PROGRAM] [--burn PROGRAM] [--rounds N] [--threads N] [--only TEXT] [--json FILE]
 
 The steps are those of cases.json: clear gradients, forward, cross-entropy, backward, update. A ratio is another's time divided by trefoil's. All use
 the same number of threads; rounds alternate, so that what else the machine does meets all. Memory is the peak of a process that runs some steps, in
-MB, beyond that of one that runs the first case, the smallest. --candle: the program of the folder candle (`cargo build --release` there).
+MB, beyond that of one that runs the first case, the smallest. --candle, --burn: the programs of the folders of
+these names (`cargo build --release` there).
 """
 
 import argparse
@@ -22,6 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 HERE = pathlib.Path(__file__).parent
+OTHERS = ("candle", "burn")
 
 
 def mlp(c):
@@ -32,10 +34,14 @@ def mlp(c):
 
 def cnn(c):
     channels, side, layers = [c["in"], *c["channels"]], c["h"], []
-    for a, b in zip(channels, channels[1:]):
-        layers += [nn.Conv2d(a, b, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-        side //= 2
-    layers += [nn.Flatten(), nn.Linear(channels[-1] * side * side, c["classes"])]
+    for i, (a, b) in enumerate(zip(channels, channels[1:])):
+        layers += [nn.Conv2d(a, b, 3, padding=1), *([nn.BatchNorm2d(b)] if c.get("batch_norm") else []), nn.ReLU()]
+        if i + 2 == len(channels) or not c.get("pool_last"):
+            layers.append(nn.MaxPool2d(2))
+            side //= 2
+    layers += [*([nn.Dropout(c["dropout"])] if "dropout" in c else []), nn.Flatten()]
+    sizes = [channels[-1] * side * side, *c.get("hidden", []), c["classes"]]
+    layers += [l for a, b in zip(sizes, sizes[1:]) for l in (nn.Linear(a, b), nn.ReLU())][:-1]
     x = torch.randn(c["b"], c["in"], c["h"], c["h"])
     return nn.Sequential(*layers), x, torch.randint(0, c["classes"], (c["b"],))
 
@@ -117,6 +123,10 @@ def adam(p):
     return torch.optim.Adam(p, 1e-3, fused=True)
 
 
+def adamw(p):
+    return torch.optim.AdamW(p, 1e-3, fused=True)
+
+
 CASES = {
     "train_mlp": (mlp, adam),
     "train_cnn": (cnn, adam),
@@ -129,7 +139,7 @@ CASES = {
 def torch_step(c):
     make, optimizer = CASES[c["op"]]
     model, x, y = make(c)
-    opt = optimizer(model.parameters())
+    opt = (adamw if c.get("adamw") else optimizer)(model.parameters())
 
     def step():
         opt.zero_grad()
@@ -168,8 +178,10 @@ def trefoil(program, case, threads):
         return json.loads(out.read_text())[case["id"]]["host_us"]
 
 
-def candle(program, case, threads):
-    """Microseconds by candle; not a number for a case that its program does not have."""
+def other(program, case, threads):
+    """Microseconds by candle or Burn; not a number without a program, and for a case that it does not have."""
+    if not program:
+        return float("nan")
     done = subprocess.run([program, HERE / "cases.json", case["id"]], check=True, capture_output=True, env=threaded(threads))
     return json.loads(done.stdout).get(case["id"], float("nan"))
 
@@ -199,6 +211,7 @@ def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--trefoil", default="target/release/trefoil")
     ap.add_argument("--candle")
+    ap.add_argument("--burn")
     ap.add_argument("--rounds", type=int, default=5)
     ap.add_argument("--threads", type=int, default=2)
     ap.add_argument("--only", default="")
@@ -214,19 +227,21 @@ def main():
         return
     results, resting = {}, peaks(a.trefoil, cases[0], a.threads)
     print(f"PyTorch {torch.__version__}, {a.threads} threads, medians of {a.rounds} rounds")
-    print(f"{'step':<10} {'trefoil us':>11} {'PyTorch us':>11} {'ratio':>6} {'candle us':>11} {'ratio':>6} {'MB':>7} {'PyTorch':>7}")
+    heads = "".join(f" {name + ' us':>11} {'ratio':>6}" for name in ("PyTorch", *OTHERS))
+    print(f"{'step':<10} {'trefoil us':>11}{heads} {'MB':>7} {'PyTorch':>7}")
     for case in cases:
         if a.only not in case["id"]:
             continue
-        step, other = torch_step(case), lambda: candle(a.candle, case, a.threads) if a.candle else float("nan")
-        rounds = [(trefoil(a.trefoil, case, a.threads), microseconds(step), other()) for _ in range(a.rounds)]
-        ours, theirs, others = (statistics.median(times) for times in zip(*rounds))
+        step, rounds = torch_step(case), []
+        for _ in range(a.rounds):
+            both = trefoil(a.trefoil, case, a.threads), microseconds(step)
+            rounds.append((*both, *(other(getattr(a, name), case, a.threads) for name in OTHERS)))
+        ours, theirs, *others = (statistics.median(times) for times in zip(*rounds))
         memory = [most - least for most, least in zip(peaks(a.trefoil, case, a.threads), resting)]
         results[case["id"]] = {"trefoil_us": ours, "pytorch_us": theirs, "trefoil_mb": memory[0], "pytorch_mb": memory[1]}
-        if others == others:
-            results[case["id"]]["candle_us"] = others
-        times = f"{ours:>11.1f} {theirs:>11.1f} {theirs / ours:>6.2f} {others:>11.1f} {others / ours:>6.2f}"
-        print(f"{case['id']:<10} {times} {memory[0]:>7.0f} {memory[1]:>7.0f}", flush=True)
+        results[case["id"]] |= {f"{name}_us": us for name, us in zip(OTHERS, others) if us == us}
+        times = "".join(f" {us:>11.1f} {us / ours:>6.2f}" for us in (theirs, *others))
+        print(f"{case['id']:<10} {ours:>11.1f}{times} {memory[0]:>7.0f} {memory[1]:>7.0f}", flush=True)
     if a.json:
         pathlib.Path(a.json).write_text(json.dumps(results, indent=1) + "\n")
 

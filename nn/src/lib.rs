@@ -52,8 +52,8 @@
 //! |---|---|---|
 //! | `cuda`, `hip`, `opencl` | yes | the backends |
 //! | `archives` | yes | compressed data files: `.npz`, IDX files packed with gzip |
-//! | `loom`, `volta` | yes | networks and names of those two frameworks |
 //! | `progress` | yes | the trainer's progress bar |
+//! | `loom`, `volta` | no | networks and names of those two frameworks, for migrations |
 //! | `images` | no | folders of PNG and JPEG images as data |
 //! | `tokenizers` | no | `tokenizer.json` files |
 //! | `tracing` | no | spans around epochs, steps, forward and backward passes, and checkpoints |

@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 
+use bytemuck::Pod;
 use rayon::prelude::*;
 
 use crate::buffer::{GradMut, HostData, View, ViewMut};
 use crate::cpu::activation;
 use crate::cpu::matmul::{Element, Place, product};
 use crate::cpu::scratch::*;
-use crate::cpu::values::{Values, change_all};
+use crate::cpu::values::{Share, Values, change_all, each_chunk, each_chunk_in};
 use crate::cpu::vector::{self, simd};
 use crate::cpu::{
     HostElement, Kernels, gather, gather_f64, read, store_f64, store_grad, with_dtype, write, wrong_storage,
@@ -127,7 +128,7 @@ fn multiply<T: Real>(
     if e.batch > 1 && size < SMALL && size * e.batch >= SMALL && ys[2] >= span {
         // Many small products: one thread for each.
         let all = &mut y[at..at + (e.batch - 1) * ys[2] + span];
-        all.par_chunks_mut(ys[2]).enumerate().try_for_each(|(i, y)| one(i, y, 0, false))
+        each_chunk_in(all, ys[2], Share::ANY, &|| Ok(()), &|(), i, y| one(i, y, 0, false))
     } else {
         (0..e.batch).try_for_each(|i| one(i, y, at + i * ys[2], size >= SMALL))
     }
@@ -171,7 +172,11 @@ impl<T: Real> Epilogue<'_, T> {
         };
         match y.len() < FEW {
             true => y.chunks_mut(e.n.max(1)).zip(z.chunks_mut(e.n.max(1))).enumerate().for_each(one),
-            false => y.par_chunks_mut(e.n).zip(z.par_chunks_mut(e.n)).enumerate().for_each(one),
+            false => y
+                .par_chunks_mut(e.n)
+                .zip(z.par_chunks_mut(e.n))
+                .enumerate()
+                .for_each(&one as &(dyn Fn(_) + Sync)),
         }
     }
 
@@ -201,14 +206,14 @@ impl<T: Real> Epilogue<'_, T> {
 }
 
 /// Calls `f` with each row and its number.
-fn each_row<T: Send>(y: &mut [T], n: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+fn each_row<T: Pod>(y: &mut [T], n: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     if n == 0 {
         return;
     }
     if y.len() < FEW {
         y.chunks_mut(n).enumerate().for_each(|(r, row)| f(r, row));
     } else {
-        y.par_chunks_mut(n).enumerate().for_each(|(r, row)| f(r, row));
+        each_chunk(y, n, Share::ANY, &f);
     }
 }
 

@@ -4,8 +4,8 @@ use rayon::prelude::*;
 
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::scratch::*;
-use crate::cpu::values::CHUNK;
-use crate::cpu::{Kernels, gather, gather_f64, store, store_f64, store_grad};
+use crate::cpu::values::{CHUNK, Values, change};
+use crate::cpu::{HostElement, Kernels, gather, gather_f64, store, store_f64, store_grad, with_dtype};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::random::*;
@@ -223,7 +223,7 @@ impl RandomOps for Kernels {
         if let Some(m) = &mask {
             store(OP, m, &keep)?;
         }
-        store_f64(OP, &y, &masked(p, &keep, &gather_f64(OP, x)?)?)
+        put_masked(OP, p, &keep, x, &y.into())
     }
 
     fn dropout_bwd(&self, p: f64, mask: DropoutMask<'_>, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
@@ -234,7 +234,7 @@ impl RandomOps for Kernels {
             DropoutMask::Saved(m) => gather::<u8>(OP, m)?,
             DropoutMask::Regenerate(rng) => keep_mask(OP, p, &rng, dy.numel())?,
         };
-        store_grad(OP, &dx, &masked(p, &keep, &gather_f64(OP, dy)?)?)
+        put_masked(OP, p, &keep, dy, &dx)
     }
 
     fn bias_dropout(&self, p: f64, rng: Rng<'_>, io: BiasDropout<'_>) -> Result<()> {
@@ -294,7 +294,26 @@ fn keep_mask(op: &'static str, p: f64, rng: &Rng<'_>, n: usize) -> Result<Vec<u8
 }
 
 fn masked(p: f64, keep: &[u8], x: &[f64]) -> Result<Vec<f64>> {
-    keep.iter().zip(x).map(|(&k, &x)| if k != 0 && p < 1.0 { x / (1.0 - p) } else { 0.0 }).try_vec()
+    keep.iter().zip(x).map(|(&k, &x)| kept(p, k, x)).try_vec()
+}
+
+/// An element after dropout.
+fn kept(p: f64, keep: u8, x: f64) -> f64 {
+    if keep != 0 && p < 1.0 { x / (1.0 - p) } else { 0.0 }
+}
+
+/// out = x after dropout, or out += it, on several threads.
+fn put_masked(op: &'static str, p: f64, keep: &[u8], x: View<'_>, out: &GradMut<'_>) -> Result<()> {
+    with_dtype!(x.dtype(), T => {
+        let x = Values::<T>::new(op, x, &[out.out.block().id()])?;
+        change::<T>(op, &out.out, |at, y| {
+            let values = x[at..].iter().zip(&keep[at..]).map(|(&x, &k)| kept(p, k, HostElement::to_f64(x)));
+            match out.accumulate {
+                false => y.iter_mut().zip(values).for_each(|(y, v)| *y = HostElement::from_f64(v)),
+                true => y.iter_mut().zip(values).for_each(|(y, v)| *y = HostElement::from_f64(HostElement::to_f64(*y) + v)),
+            }
+        })
+    })
 }
 
 /// The number of the arithmetic type right below x.

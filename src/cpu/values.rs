@@ -1,8 +1,10 @@
 //! Elements of operands in place, and loops over elements on several threads. No result depends on the number of threads.
 
+use std::any::Any;
 use std::ops::{Deref, Range};
 use std::sync::RwLockReadGuard;
 
+use bytemuck::{Pod, cast_slice_mut};
 use rayon::prelude::*;
 
 use crate::buffer::{GradMut, HostData, View, ViewMut};
@@ -47,16 +49,125 @@ impl<T: HostElement> Deref for Values<'_, T> {
     }
 }
 
-/// Calls `f` with parts of a slice and the number of their first element. A reference to a function: the code that divides work among threads is
-/// large, and is compiled once for a type of elements, not for every function.
-fn in_parts<T: Send>(y: &mut [T], f: &(dyn Fn(usize, &mut [T]) + Sync)) {
-    match y.len() < 2 * CHUNK {
-        true => f(0, y),
-        false => y.par_chunks_mut(CHUNK).enumerate().for_each(|(i, y)| f(i * CHUNK, y)),
+/// How many chunks of a slice a thread takes at a time.
+#[derive(Clone, Copy)]
+pub(in crate::cpu) struct Share {
+    least: usize,
+    most: usize,
+}
+
+impl Share {
+    /// As many as there is reason to.
+    pub(in crate::cpu) const ANY: Share = Share { least: 1, most: usize::MAX };
+    /// One.
+    pub(in crate::cpu) const SINGLE: Share = Share { least: 1, most: 1 };
+
+    pub(in crate::cpu) fn at_least(least: usize) -> Self {
+        Share { least, ..Share::ANY }
     }
 }
 
-/// Calls `f` with every number below `n`, on several threads where there are several. A reference, as for [`in_parts`].
+/// A place for what a function needs beside its chunks, made once for several of them.
+type AnyRoom = Box<dyn Any>;
+
+/// What is done with a chunk of this number, in such a place.
+type OnChunk<'f, R, T> = dyn Fn(&mut R, usize, &mut [T]) -> Result<()> + Sync + 'f;
+
+/// What is done with chunks of two slices.
+type OnPair<'f, R, A, B> = dyn Fn(&mut R, usize, &mut [A], &mut [B]) -> Result<()> + Sync + 'f;
+
+/// Calls `f` with each chunk of `len` elements of a slice and its number, on several threads. Elements are divided as bytes, and functions are
+/// references: the code that divides work among threads is large, and is compiled once.
+pub(in crate::cpu) fn each_chunk<T: Pod>(
+    y: &mut [T],
+    len: usize,
+    share: Share,
+    f: &(dyn Fn(usize, &mut [T]) + Sync),
+) {
+    each_of_bytes(cast_slice_mut(y), len * size_of::<T>(), share, &|i, y| f(i, cast_slice_mut(y)));
+}
+
+fn each_of_bytes(y: &mut [u8], len: usize, share: Share, f: &(dyn Fn(usize, &mut [u8]) + Sync)) {
+    let chunks = y.par_chunks_mut(len).with_min_len(share.least).with_max_len(share.most).enumerate();
+    chunks.for_each(|(i, y)| f(i, y));
+}
+
+/// As [`each_chunk`], with room made by `room` once for several chunks. Errors: those of `room` and `f`.
+pub(in crate::cpu) fn each_chunk_in<T: Pod, R: 'static>(
+    y: &mut [T],
+    len: usize,
+    share: Share,
+    room: &(dyn Fn() -> Result<R> + Sync),
+    f: &OnChunk<'_, R, T>,
+) -> Result<()> {
+    let f = |room: &mut dyn Any, i: usize, y: &mut [u8]| {
+        room.downcast_mut().map_or(Ok(()), |room| f(room, i, cast_slice_mut(y)))
+    };
+    each_of_bytes_in(cast_slice_mut(y), len * size_of::<T>(), share, &|| Ok(Box::new(room()?)), &f)
+}
+
+fn each_of_bytes_in(
+    y: &mut [u8],
+    len: usize,
+    share: Share,
+    room: &(dyn Fn() -> Result<AnyRoom> + Sync),
+    f: &OnChunk<'_, dyn Any, u8>,
+) -> Result<()> {
+    let chunks = y.par_chunks_mut(len).with_min_len(share.least).with_max_len(share.most).enumerate();
+    chunks.try_for_each_init(room, |room, (i, y)| match room {
+        Ok(room) => f(&mut **room, i, y),
+        Err(e) => Err(e.clone()),
+    })
+}
+
+/// As [`each_chunk_in`], for chunks of two slices at a time: `len` has the elements of both.
+pub(in crate::cpu) fn each_pair_in<A: Pod, B: Pod, R: 'static>(
+    (a, b): (&mut [A], &mut [B]),
+    len: [usize; 2],
+    share: Share,
+    room: &(dyn Fn() -> Result<R> + Sync),
+    f: &OnPair<'_, R, A, B>,
+) -> Result<()> {
+    let f = |room: &mut dyn Any, i: usize, a: &mut [u8], b: &mut [u8]| {
+        room.downcast_mut().map_or(Ok(()), |room| f(room, i, cast_slice_mut(a), cast_slice_mut(b)))
+    };
+    let len = [len[0] * size_of::<A>(), len[1] * size_of::<B>()];
+    pairs_of_bytes_in((cast_slice_mut(a), cast_slice_mut(b)), len, share, &|| Ok(Box::new(room()?)), &f)
+}
+
+fn pairs_of_bytes_in(
+    (a, b): (&mut [u8], &mut [u8]),
+    len: [usize; 2],
+    share: Share,
+    room: &(dyn Fn() -> Result<AnyRoom> + Sync),
+    f: &OnPair<'_, dyn Any, u8, u8>,
+) -> Result<()> {
+    let chunks = a.par_chunks_mut(len[0]).zip(b.par_chunks_mut(len[1]));
+    let chunks = chunks.with_min_len(share.least).with_max_len(share.most).enumerate();
+    chunks.try_for_each_init(room, |room, (i, (a, b))| match room {
+        Ok(room) => f(&mut **room, i, a, b),
+        Err(e) => Err(e.clone()),
+    })
+}
+
+/// `f` of every number below `n`, of which a thread takes at least `least` at a time. A reference, as for [`each_chunk`].
+pub(in crate::cpu) fn collected<T: Send>(
+    n: usize,
+    least: usize,
+    f: &(dyn Fn(usize) -> T + Sync),
+) -> Result<Vec<T>> {
+    (0..n).into_par_iter().with_min_len(least).map(f).try_vec()
+}
+
+/// Calls `f` with parts of a slice and the number of their first element.
+fn in_parts<T: Pod>(y: &mut [T], f: &(dyn Fn(usize, &mut [T]) + Sync)) {
+    match y.len() < 2 * CHUNK {
+        true => f(0, y),
+        false => each_chunk(y, CHUNK, Share::ANY, &|i, y| f(i * CHUNK, y)),
+    }
+}
+
+/// Calls `f` with every number below `n`, on several threads where there are several. A reference, as for [`each_chunk`].
 pub(in crate::cpu) fn each_index(n: usize, f: &(dyn Fn(usize) + Sync)) {
     match n {
         0 | 1 => (0..n).for_each(f),
@@ -122,8 +233,12 @@ pub(in crate::cpu) fn store_rows<T: HostElement>(
     if data.len() < 2 * CHUNK || inner.is_empty() || step < span {
         return rows(s, shape, strides, data);
     }
-    let slices = s.par_chunks_mut(step).zip(data.par_chunks(data.len() / first));
-    slices.for_each(|(s, data)| rows(s, inner, steps, data));
+    let slice = data.len() / first;
+    each_chunk(s, step, Share::ANY, &|i, s| {
+        if let Some(data) = data.get(i * slice..(i + 1) * slice) {
+            rows(s, inner, steps, data);
+        }
+    });
 }
 
 /// Operands that are read at a time, while the blocks `written` are locked: those that share a block are copied.
@@ -274,7 +389,9 @@ pub(in crate::cpu) fn widened<T: HostElement>(op: &'static str, v: View<'_>) -> 
     if x.len() < 2 * CHUNK {
         return x.iter().map(|&x| x.to_f64()).try_vec();
     }
-    x.par_iter().with_min_len(CHUNK).map(|&x| x.to_f64()).try_vec()
+    let mut wide = filled(x.len(), 0.0)?;
+    in_parts(&mut wide, &|at, wide| wide.iter_mut().zip(&x[at..]).for_each(|(y, x)| *y = x.to_f64()));
+    Ok(wide)
 }
 
 /// The sum of f over elements of two slices of one length, in eight interleaved sums: a single chain would wait for each addition.

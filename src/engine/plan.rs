@@ -7,6 +7,7 @@
 //! [`InteropOps::pin_variant`](crate::ops::core::InteropOps::pin_variant) does so at run time.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -58,10 +59,52 @@ pub(crate) trait Problem: Copy {
     }
 }
 
+/// The variants of a problem without the type of its plans: a choice among them is compiled once, not for every problem.
+pub(crate) trait Candidates {
+    fn variants(&self) -> &'static [Variant];
+
+    /// Why a variant does not apply.
+    fn check(&self, variant: usize, caps: &Caps) -> std::result::Result<(), Reason>;
+
+    fn prefers(&self, variant: usize, caps: &Caps) -> bool;
+}
+
+/// A problem, with the plan of the variant that was the last found to apply.
+struct Planned<'p, P: Problem> {
+    problem: &'p P,
+    plan: Cell<Option<P::Plan>>,
+}
+
+impl<'p, P: Problem> Planned<'p, P> {
+    fn new(problem: &'p P) -> Self {
+        Planned { problem, plan: Cell::new(None) }
+    }
+}
+
+impl<P: Problem> Candidates for Planned<'_, P> {
+    fn variants(&self) -> &'static [Variant] {
+        P::VARIANTS
+    }
+
+    fn check(&self, variant: usize, caps: &Caps) -> std::result::Result<(), Reason> {
+        self.plan.set(Some(self.problem.plan(variant, caps)?));
+        Ok(())
+    }
+
+    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
+        self.problem.prefers(variant, caps)
+    }
+}
+
+/// The first variant that is worth taking and applies.
+pub(crate) fn first(of: &dyn Candidates, caps: &Caps) -> Option<usize> {
+    (0..of.variants().len()).find(|&v| of.prefers(v, caps) && of.check(v, caps).is_ok())
+}
+
 /// The first variant that is worth taking and applies, and its plan.
 pub(crate) fn best<P: Problem>(problem: &P, caps: &Caps) -> Option<(usize, P::Plan)> {
-    let mut worth = (0..P::VARIANTS.len()).filter(|&v| problem.prefers(v, caps));
-    worth.find_map(|v| Some((v, problem.plan(v, caps).ok()?)))
+    let of = Planned::new(problem);
+    Some((first(&of, caps)?, of.plan.get()?))
 }
 
 /// Pinned variants of a handle, measured ones of its device, and the choices that are being recorded.
@@ -154,16 +197,13 @@ impl Choices {
     }
 
     /// The number of the variant to which `op` is pinned. A pin of all operations to `portable` means those that have one of that name.
-    fn pinned<'a>(
-        &self,
-        op: &str,
-        names: &dyn Fn() -> Vec<&'a str>,
-    ) -> Option<std::result::Result<usize, String>> {
+    fn pinned(&self, op: &str, variants: &[Variant]) -> Option<std::result::Result<usize, String>> {
         if !self.any_pin.load(Ordering::Acquire) {
             return None;
         }
         let pins = self.pins.read().unwrap_or_else(|p| p.into_inner());
-        let at = |pin: &String| names().iter().position(|name| name == pin);
+        let at = |pin: &String| variants.iter().position(|v| v.name == pin);
+        let names = || variants.iter().map(|v| v.name).collect::<Vec<_>>();
         match (pins.get(op), pins.get("*")) {
             (Some(pin), _) => Some(
                 at(pin).ok_or_else(|| format!("it has no variant `{pin}`; known: {}", names().join(", "))),
@@ -177,12 +217,6 @@ impl Choices {
     fn record(&self, on: bool) -> Vec<Choice> {
         self.recording.store(on, Ordering::Release);
         std::mem::take(&mut *lock(&self.made))
-    }
-
-    fn made(&self, choice: impl FnOnce() -> Choice) {
-        if self.recording.load(Ordering::Acquire) {
-            lock(&self.made).push(choice());
-        }
     }
 }
 
@@ -215,9 +249,9 @@ fn no_variant(op: &'static str, caps: &Caps, why: String) -> GpuError {
 }
 
 /// That no variant applies, with the reason of the last.
-fn none_applies<P: Problem>(op: &'static str, caps: &Caps, problem: &P) -> GpuError {
-    let last = P::VARIANTS.len().saturating_sub(1);
-    let why = problem.plan(last, caps).err().unwrap_or_default();
+fn none_applies(op: &'static str, caps: &Caps, of: &dyn Candidates) -> GpuError {
+    let last = of.variants().len().saturating_sub(1);
+    let why = of.check(last, caps).err().unwrap_or_default();
     no_variant(op, caps, format!("no variant applies: {why}"))
 }
 
@@ -236,61 +270,80 @@ impl Choices {
         problem: &P,
         key: Option<&dyn ProblemKey>,
     ) -> Result<P::Plan> {
-        let names = || P::VARIANTS.iter().map(|v| v.name).collect();
-        let (at, by, plan) = match self.pinned(op, &names) {
-            None => self.free(op, caps, problem, key)?,
-            Some(at) => {
-                let at = at.map_err(|why| no_variant(op, caps, why))?;
-                let pinned =
-                    |why| format!("the pinned variant `{}` does not apply: {why}", P::VARIANTS[at].name);
-                let plan = problem.plan(at, caps).map_err(|why| no_variant(op, caps, pinned(why)))?;
-                (at, ChosenBy::Pin, plan)
-            }
-        };
-        self.made(|| self.in_words(op, (at, by), caps, problem, key));
+        let of = Planned::new(problem);
+        let chosen = self.choose(op, caps, &of, key)?;
+        // What describes the choice looks at other variants, too.
+        let plan = of.plan.get().ok_or_else(|| none_applies(op, caps, &of))?;
+        if self.recording.load(Ordering::Acquire) {
+            lock(&self.made).push(self.in_words(op, chosen, caps, &of, key));
+        }
         Ok(plan)
     }
 
-    /// The choice where nothing is pinned. A measured variant that does not apply any more is passed over.
-    fn free<P: Problem>(
+    /// The variant to take. It is the last that was found to apply.
+    fn choose(
         &self,
         op: &'static str,
         caps: &Caps,
-        problem: &P,
+        of: &dyn Candidates,
         key: Option<&dyn ProblemKey>,
-    ) -> Result<(usize, ChosenBy, P::Plan)> {
-        if let (Some(store), Some(key)) = (self.measured.as_deref().filter(|m| m.is_active()), key)
-            && let Some(at) = store.variant(op, caps, problem, key)
-            && let Ok(plan) = problem.plan(at, caps)
-        {
-            return Ok((at, ChosenBy::Measurement, plan));
-        }
-        let (at, plan) = best(problem, caps).ok_or_else(|| none_applies(op, caps, problem))?;
-        Ok((at, ChosenBy::Rule, plan))
+    ) -> Result<(usize, ChosenBy)> {
+        let Some(at) = self.pinned(op, of.variants()) else { return self.free(op, caps, of, key) };
+        let at = at.map_err(|why| no_variant(op, caps, why))?;
+        let pinned = |why| format!("the pinned variant `{}` does not apply: {why}", of.variants()[at].name);
+        of.check(at, caps).map_err(|why| no_variant(op, caps, pinned(why)))?;
+        Ok((at, ChosenBy::Pin))
     }
 
-    fn in_words<P: Problem>(
+    /// The choice where nothing is pinned. A measured variant that does not apply any more is passed over.
+    fn free(
+        &self,
+        op: &'static str,
+        caps: &Caps,
+        of: &dyn Candidates,
+        key: Option<&dyn ProblemKey>,
+    ) -> Result<(usize, ChosenBy)> {
+        if let (Some(store), Some(key)) = (self.measured.as_deref().filter(|m| m.is_active()), key)
+            && let Some(at) = store.variant(op, caps, of, key)
+            && of.check(at, caps).is_ok()
+        {
+            return Ok((at, ChosenBy::Measurement));
+        }
+        let at = first(of, caps).ok_or_else(|| none_applies(op, caps, of))?;
+        Ok((at, ChosenBy::Rule))
+    }
+
+    fn in_words(
         &self,
         op: &'static str,
         chosen: (usize, ChosenBy),
         caps: &Caps,
-        problem: &P,
+        of: &dyn Candidates,
         key: Option<&dyn ProblemKey>,
     ) -> Choice {
         let store = self.measured.as_deref().filter(|m| m.is_active());
         let record = store.zip(key).and_then(|(store, key)| store.record(op, key));
-        let times = record.map(|r| r.times).unwrap_or_default();
-        choice(op, chosen, P::VARIANTS, &|v| problem.plan(v, caps).err(), times)
+        let times = record.map(|r| r.times.clone()).unwrap_or_default();
+        choice(op, chosen, of.variants(), &|v| of.check(v, caps).err(), times)
     }
 
     /// What [`Choices::plan`] would choose, in words.
     pub(crate) fn explain<P: Problem>(&self, op: &'static str, caps: &Caps, problem: &P) -> Result<Choice> {
-        let names = || P::VARIANTS.iter().map(|v| v.name).collect();
-        let chosen = match self.pinned(op, &names) {
+        self.explain_as(op, caps, &Planned::new(problem), problem.key())
+    }
+
+    fn explain_as(
+        &self,
+        op: &'static str,
+        caps: &Caps,
+        of: &dyn Candidates,
+        key: Option<&dyn ProblemKey>,
+    ) -> Result<Choice> {
+        let chosen = match self.pinned(op, of.variants()) {
             Some(at) => (at.map_err(|why| no_variant(op, caps, why))?, ChosenBy::Pin),
-            None => self.free(op, caps, problem, problem.key()).map(|(at, by, _)| (at, by))?,
+            None => self.free(op, caps, of, key)?,
         };
-        Ok(self.in_words(op, chosen, caps, problem, problem.key()))
+        Ok(self.in_words(op, chosen, caps, of, key))
     }
 }
 
@@ -321,14 +374,12 @@ impl Engine {
 
     /// Whether no pin keeps `op` from the variant of this number.
     pub(crate) fn may_take<P: Problem>(&self, op: &'static str, variant: usize) -> bool {
-        let names = || P::VARIANTS.iter().map(|v| v.name).collect();
-        self.inner.choices.pinned(op, &names).is_none_or(|at| at == Ok(variant))
+        self.inner.choices.pinned(op, P::VARIANTS).is_none_or(|at| at == Ok(variant))
     }
 
     /// Whether a pin sets `op` to the variant of this number.
     pub(crate) fn must_take<P: Problem>(&self, op: &'static str, variant: usize) -> bool {
-        let names = || P::VARIANTS.iter().map(|v| v.name).collect();
-        self.inner.choices.pinned(op, &names) == Some(Ok(variant))
+        self.inner.choices.pinned(op, P::VARIANTS) == Some(Ok(variant))
     }
 
     /// What [`CoreOps::explain`](crate::ops::core::CoreOps::explain) answers: the decision for a typical problem of an operation with variants, else
@@ -417,17 +468,19 @@ mod tests {
     #[test]
     fn pins_name_one_operation_or_all_that_have_the_variant() {
         let c = Choices::default();
-        let names = || vec!["fast", PORTABLE];
-        assert_eq!(c.pinned("gemm", &names), None);
+        let variants = ["fast", PORTABLE].map(|name| Variant { name, source: "" });
+        assert_eq!(c.pinned("gemm", &variants), None);
         c.pin("*", Some(PORTABLE));
-        assert_eq!(c.pinned("gemm", &names), Some(Ok(1)));
-        assert_eq!(c.pinned("softmax", &|| vec!["registers"]), None);
+        assert_eq!(c.pinned("gemm", &variants), Some(Ok(1)));
+        assert_eq!(c.pinned("softmax", &[Variant { name: "registers", source: "" }]), None);
         c.pin("gemm", Some("fast"));
-        assert_eq!(c.pinned("gemm", &names), Some(Ok(0)));
+        assert_eq!(c.pinned("gemm", &variants), Some(Ok(0)));
         c.pin("gemm", Some("slow"));
-        assert!(c.pinned("gemm", &names).is_some_and(|at| at.is_err_and(|e| e.contains("fast, portable"))));
+        assert!(
+            c.pinned("gemm", &variants).is_some_and(|at| at.is_err_and(|e| e.contains("fast, portable")))
+        );
         c.pin("gemm", None);
         c.pin("*", None);
-        assert_eq!(c.pinned("gemm", &names), None);
+        assert_eq!(c.pinned("gemm", &variants), None);
     }
 }

@@ -406,6 +406,13 @@ fn score_gradients(p: &mut [f32], ds: &mut [f32], n: usize, lse: &[f32], delta: 
     });
 }
 
+/// What a thread does with an item. A reference: the code that divides work among threads is large, and is compiled once for all types of elements.
+type Task<'a, I> = dyn Fn(&mut Room, I) -> Result<()> + Sync + 'a;
+/// A head, the number of its first query, and its results.
+type ForwardItem<'a> = ([usize; 2], usize, (&'a mut [f32], &'a mut [f32]));
+/// The number of a head, and its gradients.
+type BackwardItem<'a> = (usize, ((&'a mut [f32], &'a mut [f32]), &'a mut [f32]));
+
 impl Kernels {
     pub(super) fn attention_in_f32(
         &self,
@@ -431,9 +438,8 @@ impl Kernels {
             let blocks = Blocks::lock(OP, &[io.q, io.k, io.v])?;
             let heads = |v: &View<'_>| blocks.heads::<T>(OP, v);
             let c = Operands { op: OP, rules: &rules, q: heads(&io.q)?, k: heads(&io.k)?, v: heads(&io.v)? };
-            work.into_par_iter().with_max_len(TASK).try_for_each_init(Room::default, |room, (head, first, part)| {
-                c.forward(head, first, part, room)
-            })?;
+            let task: &Task<'_, ForwardItem<'_>> = &|room, (head, first, part)| c.forward(head, first, part, room);
+            work.into_par_iter().with_max_len(TASK).try_for_each_init(Room::default, task)?;
         });
         vector::put(OP, &io.o.into(), &o)?;
         io.lse.map_or(Ok(()), |v| vector::put(OP, &v.into(), &lse))
@@ -464,7 +470,7 @@ impl Kernels {
             let heads = |v: &View<'_>| blocks.heads::<T>(OP, v);
             let c = Operands { op: OP, rules: &rules, q: heads(&io.q)?, k: heads(&io.k)?, v: heads(&io.v)? };
             let up = Upstream { dout: heads(&io.dout)?, o: heads(&io.o)?, lse: &lse };
-            work.into_par_iter().with_max_len(TASK).try_for_each_init(Room::default, |room, (at, ((dq, dk), dv))| {
+            let task: &Task<'_, BackwardItem<'_>> = &|room, (at, ((dq, dk), dv))| {
                 let mut g = Grads { dq, dk, dv };
                 for i in 0..group {
                     let head = [at / kv_heads, at % kv_heads * group + i];
@@ -476,7 +482,8 @@ impl Kernels {
                     }
                 }
                 Ok(())
-            })?;
+            };
+            work.into_par_iter().with_max_len(TASK).try_for_each_init(Room::default, task)?;
         });
         for (g, values) in [(io.dq, &dq), (io.dk, &dk), (io.dv, &dvs)] {
             g.map_or(Ok(()), |g| vector::put(OP, &g, values))?;

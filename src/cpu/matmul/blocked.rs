@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use pulp::Simd;
-use rayon::prelude::*;
 
 use super::Place;
 use super::kernel::{Dots, Element, MOST_COLS, MOST_ROWS, Merge, Tile, block};
 use super::pack::{Pack, block_step};
 use crate::cpu::scratch::*;
+use crate::cpu::values::{Share, each_chunk, each_chunk_in};
 use crate::cpu::vector::FEW;
 use crate::error::Result;
 
@@ -197,13 +197,13 @@ impl<T: Element> Product<'_, T> {
         with_room(A, k + n, |room| {
             let (x, sums) = room.split_at_mut(k);
             self.pack_a(s, [0, 0], [1, k], 1, x);
-            let each = |(i, sums): (usize, &mut [T])| {
+            let each = |i: usize, sums: &mut [T]| {
                 let (b, _) = self.b.in_place(k, 0, i * MOST_COLS, MOST_COLS);
                 s.vectorize(Dots { x, b, step, sums });
             };
             match self.threads {
-                true => sums.par_chunks_mut(MOST_COLS).enumerate().for_each(each),
-                false => sums.chunks_mut(MOST_COLS).enumerate().for_each(each),
+                true => each_chunk(sums, MOST_COLS, Share::ANY, &each),
+                false => sums.chunks_mut(MOST_COLS).enumerate().for_each(|(i, sums)| each(i, sums)),
             }
             self.merge(s, sums, [n, n], 0, y);
         })
@@ -212,11 +212,10 @@ impl<T: Element> Product<'_, T> {
     fn by_columns<S: Simd>(&self, s: S, in_place: usize, mut y: Out<'_, T>) -> Result<()> {
         let [m, n, k] = self.size;
         let cols = block::<S, T>()[1];
-        with_room(A, k * m + n.div_ceil(cols) * cols * m, |room| {
+        with_room(A, k * m + n.div_ceil(cols) * cols * m, |room| -> Result<()> {
             let (a, sums) = room.split_at_mut(k * m);
             self.pack_a(s, [0, 0], [m, k], m, a);
-            let each = |Aligned(packed): &mut Aligned<T, { DEPTH * MOST_COLS }>,
-                        (q, sums): (usize, &mut [T])| {
+            let each = |Aligned(packed): &mut Aligned<T, { DEPTH * MOST_COLS }>, q: usize, sums: &mut [T]| {
                 if q < in_place {
                     let (b, step) = self.b.in_place(k, 0, q * cols, cols);
                     s.vectorize(Tile { rows: m, a, b, step, sums });
@@ -226,16 +225,19 @@ impl<T: Element> Product<'_, T> {
             };
             let packed = || Aligned([T::default(); DEPTH * MOST_COLS]);
             if self.threads {
-                let panels = sums.par_chunks_mut(m * cols).with_min_len(2).enumerate();
-                panels.for_each_init(packed, each);
+                each_chunk_in(sums, m * cols, Share::at_least(2), &|| Ok(packed()), &|packed, q, sums| {
+                    each(packed, q, sums);
+                    Ok(())
+                })?;
             } else {
                 let packed = &mut packed();
-                sums.chunks_mut(m * cols).enumerate().for_each(|panel| each(packed, panel));
+                sums.chunks_mut(m * cols).enumerate().for_each(|(q, sums)| each(packed, q, sums));
             }
             for (q, sums) in sums.chunks(m * cols).enumerate() {
                 self.merge(s, sums, [cols, cols.min(n - q * cols)], 0, y.from(0, q * cols));
             }
-        })
+            Ok(())
+        })?
     }
 
     /// All rows of a panel, which is packed part by part.
@@ -275,11 +277,11 @@ impl<T: Element> Product<'_, T> {
                     part.pack(packed);
                     let part = Part { packed, ..part };
                     let Out(y, steps) = y.from(0, j);
-                    let each = |(i, y)| part.rows(i * rows, rows.min(m - i * rows), Out(y, steps));
+                    let each = |i, y: &mut [T]| part.rows(i * rows, rows.min(m - i * rows), Out(y, steps));
                     let len = if interleaved { y.len() } else { rows * steps[0] };
                     match rows < m && self.threads {
-                        true => y.par_chunks_mut(len).with_max_len(1).enumerate().try_for_each(each),
-                        false => y.chunks_mut(len).enumerate().try_for_each(each),
+                        true => each_chunk_in(y, len, Share::SINGLE, &|| Ok(()), &|(), i, y| each(i, y)),
+                        false => y.chunks_mut(len).enumerate().try_for_each(|(i, y)| each(i, y)),
                     }
                 })??;
             }
@@ -307,13 +309,13 @@ impl<S: Simd, T: Element> Part<'_, S, T> {
             false => cols * panels.max(1),
         };
         let len = some / cols * block_step(cols, k);
-        let each = |(i, to): (usize, &mut [T])| {
+        let each = |i: usize, to: &mut [T]| {
             let col = self.n.start + self.in_place * cols + i * some;
             product.b.pack(self.s, [self.k.start, col], [k, some.min(self.n.end - col)], to);
         };
         match product.threads && to.len() > len {
-            true => to.par_chunks_mut(len).with_max_len(1).enumerate().for_each(each),
-            false => to.chunks_mut(len).enumerate().for_each(each),
+            true => each_chunk(to, len, Share::SINGLE, &each),
+            false => to.chunks_mut(len).enumerate().for_each(|(i, to)| each(i, to)),
         }
     }
 

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use crate::cpu::activation::{from_output, gradient, value};
 use crate::cpu::reduce::sum;
 use crate::cpu::scratch::*;
-use crate::cpu::values::{CHUNK, sum_of};
+use crate::cpu::values::{CHUNK, Share, collected, each_chunk, sum_of};
 use crate::cpu::*;
 use crate::ops::activation::Activation;
 use crate::ops::norm::*;
@@ -86,7 +86,7 @@ impl Places {
     fn per_set(self, f: impl Fn(usize) -> f64 + Sync) -> Result<Vec<f64>> {
         let few = (CHUNK as f64 / self.count().max(1.0)) as usize;
         let one = |set| self.runs(set).map(&f).sum();
-        (0..self.sets()).into_par_iter().with_min_len(few.max(1)).map(one).try_vec()
+        collected(self.sets(), few.max(1), &one)
     }
 
     /// Sums of f(a, b) per parameter.
@@ -133,7 +133,7 @@ impl Places {
     /// Calls `f` with each run of elements and its number.
     fn each_run(self, y: &mut [f64], f: impl Fn(usize, &mut [f64]) + Sync) {
         let len = self.run().max(1);
-        y.par_chunks_mut(len).with_min_len((CHUNK / len).max(1)).enumerate().for_each(|(q, y)| f(q, y));
+        each_chunk(y, len, Share::at_least((CHUNK / len).max(1)), &f);
     }
 }
 

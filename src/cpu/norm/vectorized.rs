@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::{Affine, Forward, Grads, Moments, Places, Saved, from_result};
 use crate::cpu::scratch::*;
-use crate::cpu::values::{CHUNK, Values};
+use crate::cpu::values::{CHUNK, Values, collected};
 use crate::cpu::vector::activation::{activate, differentiate, differentiate_from_output};
 use crate::cpu::vector::{self, column_sums, fill, put, row, simd};
 use crate::cpu::{View, ViewMut, gather_f64, store_grad};
@@ -80,7 +80,7 @@ fn moments(at: Places, x: &[f32], raw: bool) -> Result<Moments> {
         })
     };
     let few = (CHUNK as f64 / n.max(1.0)) as usize;
-    let all: Vec<(f64, f64)> = (0..at.sets()).into_par_iter().with_min_len(few.max(1)).map(one).try_vec()?;
+    let all: Vec<(f64, f64)> = collected(at.sets(), few.max(1), &one)?;
     Ok((TryVec::try_vec(all.iter().map(|m| m.0))?, TryVec::try_vec(all.iter().map(|m| m.1))?))
 }
 

@@ -3,13 +3,11 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rayon::prelude::*;
-
 use super::{Windows, divisor, part};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::Kernels;
 use crate::cpu::scratch::*;
-use crate::cpu::values::{CHUNK, Values, change_all};
+use crate::cpu::values::{CHUNK, Share, Values, change_all, each_chunk, each_chunk_in, each_pair_in};
 use crate::cpu::vector::{Narrow, simd};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -137,9 +135,7 @@ fn add_planes<T: Narrow>(
     let n = g.plane();
     let room = || filled(if T::DTYPE == DType::F32 { 0 } else { n }, 0.0f32);
     change_all::<T>(op, &dx.out, |all| {
-        let planes = all.par_chunks_mut(n).with_min_len(several(n)).enumerate();
-        let done = planes.map_init(room, |room, (p, plane)| {
-            let room = room.as_mut().map_err(|e| e.clone())?;
+        each_chunk_in(all, n, Share::at_least(several(n)), &room, &|room, p, plane| {
             T::change(plane, room, |plane| {
                 if !dx.accumulate {
                     plane.fill(0.0);
@@ -147,8 +143,7 @@ fn add_planes<T: Narrow>(
                 f(p, plane);
             });
             Ok(())
-        });
-        done.try_for_each(|r| r)
+        })
     })
 }
 
@@ -185,25 +180,20 @@ impl Kernels {
             Ok(Room { x: wide(g.plane())?, y: wide(m)?, at })
         };
         change_all::<T>(OP, &y, |y| {
-            let y = y.par_chunks_mut(m).with_min_len(several(m)).enumerate();
+            let share = Share::at_least(several(m));
             match &index {
                 Some(index) => change_all::<i32>(OP, index, |at| {
-                    let both = y.zip(at.par_chunks_mut(m)).map_init(room, |room, ((p, y), at)| {
-                        plane(room.as_mut().map_err(|e| e.clone())?, p, y, at);
+                    each_pair_in((y, at), [m, m], share, &room, &|room, p, y, at| {
+                        plane(room, p, y, at);
                         Ok(())
-                    });
-                    both.try_for_each(|r| r)
+                    })
                 }),
-                None => {
-                    let planes = y.map_init(room, |room, (p, y)| {
-                        let room = room.as_mut().map_err(|e| e.clone())?;
-                        let mut at = std::mem::take(&mut room.at);
-                        plane(room, p, y, &mut at);
-                        room.at = at;
-                        Ok(())
-                    });
-                    planes.try_for_each(|r| r)
-                }
+                None => each_chunk_in(y, m, share, &room, &|room, p, y| {
+                    let mut at = std::mem::take(&mut room.at);
+                    plane(room, p, y, &mut at);
+                    room.at = at;
+                    Ok(())
+                }),
             }
         })
     }
@@ -244,7 +234,7 @@ impl Kernels {
         const OP: &str = "avg_pool";
         let (x, windows, m) = (Values::<T>::new(OP, x, &[y.block().id()])?, Windows::new(g)?, g.windows());
         change_all::<T>(OP, &y, |y| {
-            y.par_chunks_mut(m).with_min_len(several(g.plane())).enumerate().for_each(|(p, y)| {
+            each_chunk(y, m, Share::at_least(several(g.plane())), &|p, y| {
                 let x = &x[part(p, g.plane())];
                 for (y, (cells, count)) in y.iter_mut().zip(windows.iter()) {
                     *y = T::narrow((sum(x, cells) / divisor(g, count)) as f32);

@@ -13,12 +13,11 @@ use std::ops::{Add, Deref, DerefMut, Mul, Range};
 use std::sync::RwLockWriteGuard;
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use crate::buffer::{GradMut, HostData, View, ViewMut};
 use crate::cpu::core::REPLAYS;
 use crate::cpu::scratch::*;
-use crate::cpu::values::{CHUNK, Values, change, change_all};
+use crate::cpu::values::{CHUNK, Share, Values, change, change_all, collected, each_chunk};
 use crate::cpu::{HostElement, Kernels, store, write, wrong_storage};
 use crate::device::Caps;
 use crate::dtype::DType;
@@ -348,7 +347,13 @@ pub(in crate::cpu) fn values<'a>(op: &'static str, v: View<'a>, others: &[u64]) 
         let x = Values::<T>::new(op, v, others)?;
         Ok(Values::Copied(match x.len() < 2 * CHUNK {
             true => TryVec::try_vec(x.iter().map(|x| x.widen()))?,
-            false => TryParVec::try_vec(x.par_iter().with_min_len(CHUNK).map(|x| x.widen()))?,
+            false => {
+                let mut wide = filled(x.len(), 0.0)?;
+                each_chunk(&mut wide, CHUNK, Share::ANY, &|i, wide| {
+                    wide.iter_mut().zip(&x[i * CHUNK..]).for_each(|(y, x)| *y = x.widen());
+                });
+                wide
+            }
         }))
     })
 }
@@ -465,7 +470,7 @@ pub(in crate::cpu) fn put(op: &'static str, out: &GradMut<'_>, data: &[f32]) -> 
 pub(in crate::cpu) fn row_parts(y: &mut [f32], cols: usize, f: impl Fn(usize, &mut [f32]) + Sync) {
     let cols = cols.max(1);
     let part = (CHUNK / cols).max(1) * cols;
-    y.par_chunks_mut(part).enumerate().for_each(|(i, y)| f(i * part, y));
+    each_chunk(y, part, Share::ANY, &|i, y| f(i * part, y));
 }
 
 /// Rows whose sums are taken in the arithmetic's type before they are added in f64.
@@ -486,8 +491,7 @@ pub(in crate::cpu) fn column_sums<T: Float>(
         });
         Ok(sums)
     };
-    let blocks = (0..rows.div_ceil(SUMMED)).into_par_iter();
-    let blocks: Vec<_> = blocks.with_min_len((CHUNK / (SUMMED * cols.max(1))).max(1)).map(block).try_vec()?;
+    let blocks = collected(rows.div_ceil(SUMMED), (CHUNK / (SUMMED * cols.max(1))).max(1), &block)?;
     let mut all = filled(cols, 0.0)?;
     for sums in blocks {
         all.iter_mut().zip(sums?).for_each(|(a, s)| *a += s.to_f64());

@@ -26,7 +26,7 @@ use self::share::Marks;
 use super::cache::DiskCache;
 use super::capture::thread;
 use super::lock;
-use super::plan::{Problem, Variant, best};
+use super::plan::{Candidates, first};
 use crate::device::Caps;
 use crate::driver::Driver;
 use crate::error::{GpuError, Result};
@@ -71,10 +71,10 @@ pub(crate) struct Decision {
 
 impl Decision {
     /// `None` where no variant applies.
-    fn of<P: Problem>(op: &'static str, caps: &Caps, problem: &P, key: &dyn ProblemKey) -> Option<Self> {
-        let (first, _) = best(problem, caps)?;
-        let others = (0..P::VARIANTS.len()).filter(|&v| v != first && problem.plan(v, caps).is_ok());
-        let candidates = std::iter::once(first).chain(others).map(|v| (v, P::VARIANTS[v].name)).collect();
+    fn of(op: &'static str, caps: &Caps, of: &dyn Candidates, key: &dyn ProblemKey) -> Option<Self> {
+        let (first, all) = (first(of, caps)?, of.variants());
+        let others = (0..all.len()).filter(|&v| v != first && of.check(v, caps).is_ok());
+        let candidates = std::iter::once(first).chain(others).map(|v| (v, all[v].name)).collect();
         Some(Decision { op, digest: key.digest(op), problem: key.text(), candidates })
     }
 }
@@ -180,11 +180,11 @@ impl Store {
     }
 
     /// The number of the variant that was fastest, or that is being tried.
-    pub(crate) fn variant<P: Problem>(
+    pub(crate) fn variant(
         &self,
         op: &'static str,
         caps: &Caps,
-        problem: &P,
+        of: &dyn Candidates,
         key: &dyn ProblemKey,
     ) -> Option<usize> {
         if self.tries() {
@@ -195,25 +195,21 @@ impl Store {
                     return Some(*variant);
                 }
                 Trial::Collect(list) if list.iter().all(|d| d.digest != key.digest(op)) => {
-                    list.extend(Decision::of(op, caps, problem, key));
+                    list.extend(Decision::of(op, caps, of, key));
                 }
                 _ => {}
             }
         }
-        let position = |r: &Record| P::VARIANTS.iter().position(|Variant { name, .. }| *name == r.chosen);
-        self.find(op, key, position).flatten()
+        let record = self.record(op, key)?;
+        of.variants().iter().position(|v| v.name == record.chosen)
     }
 
     /// What was measured of a problem.
-    pub(crate) fn record(&self, op: &str, key: &dyn ProblemKey) -> Option<Record> {
-        self.find(op, key, Record::clone)
-    }
-
-    fn find<T>(&self, op: &str, key: &dyn ProblemKey, take: impl Fn(&Record) -> T) -> Option<T> {
+    pub(crate) fn record(&self, op: &str, key: &dyn ProblemKey) -> Option<Arc<Record>> {
         let digest = key.digest(op);
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = known.by_digest.get(&digest) {
-            return found.as_deref().map(take);
+            return found.clone();
         }
         drop(known);
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
@@ -222,7 +218,7 @@ impl Store {
             known.by_digest.clear();
         }
         known.by_digest.insert(digest, found.clone());
-        found.as_deref().map(take)
+        found
     }
 
     /// Takes a choice into use.

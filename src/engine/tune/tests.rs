@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::*;
 use crate::backend::BackendExt;
 use crate::device::{BackendKind, DeviceId};
-use crate::engine::plan::{Choices, Reason};
+use crate::engine::plan::{Choices, Problem, Reason, Variant};
 use crate::engine::{Device, Engine, program};
 use crate::ops::IGpuBackend;
 use crate::ops::core::{CaptureOps, ChosenBy, CoreOps, InteropOps, Tuned};

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use candle_nn::{
-    AdamW, Conv2dConfig, Embedding, Linear, Module, Optimizer, ParamsAdamW, RNN, VarBuilder, VarMap, conv2d,
-    embedding, layer_norm, linear, loss::cross_entropy, lstm, ops::softmax,
+    AdamW, Conv2dConfig, Dropout, Embedding, Linear, Module, ModuleT, Optimizer, ParamsAdamW, RNN,
+    VarBuilder, VarMap, batch_norm, conv2d, embedding, layer_norm, linear, loss::cross_entropy, lstm,
+    ops::softmax,
 };
 use serde_json::{Map, Value};
 
@@ -68,14 +69,44 @@ fn cnn(c: &Value, vb: VarBuilder) -> Result<Case> {
         .enumerate()
         .map(|(i, s)| conv2d(s[0], s[1], 3, config, vb.pp(i)))
         .collect::<Result<Vec<_>>>()?;
-    let last = side >> convs.len();
-    let head = linear(channels[convs.len()] * last * last, number(c, "classes"), vb.pp("head"))?;
+    let normalized = c["batch_norm"] == true;
+    let norms = (0..convs.len() * usize::from(normalized))
+        .map(|i| batch_norm(channels[i + 1], 1e-5, vb.pp(format!("n{i}"))))
+        .collect::<Result<Vec<_>>>()?;
+    let pool_last = c["pool_last"] == true;
+    let last = if pool_last { side / 2 } else { side >> convs.len() };
+    let widths =
+        [vec![channels[convs.len()] * last * last], numbers(c, "hidden"), vec![number(c, "classes")]]
+            .concat();
+    let dense = widths
+        .windows(2)
+        .enumerate()
+        .map(|(i, s)| linear(s[0], s[1], vb.pp(format!("head{i}"))))
+        .collect::<Result<Vec<_>>>()?;
+    let dropout = c["dropout"].as_f64().map(|p| Dropout::new(p as f32));
     let forward = move |x: &Tensor| {
         let mut x = x.clone();
-        for conv in &convs {
-            x = conv.forward(&x)?.relu()?.max_pool2d(2)?;
+        for (i, conv) in convs.iter().enumerate() {
+            x = conv.forward(&x)?;
+            if let Some(norm) = norms.get(i) {
+                x = norm.forward_t(&x, true)?;
+            }
+            x = x.relu()?;
+            if !pool_last || i + 1 == convs.len() {
+                x = x.max_pool2d(2)?;
+            }
         }
-        head.forward(&x.flatten_from(1)?)
+        if let Some(dropout) = &dropout {
+            x = dropout.forward(&x, true)?;
+        }
+        x = x.flatten_from(1)?;
+        for (i, layer) in dense.iter().enumerate() {
+            x = layer.forward(&x)?;
+            if i + 1 < dense.len() {
+                x = x.relu()?;
+            }
+        }
+        Ok(x)
     };
     let x = Tensor::randn(0f32, 1.0, (batch, channels[0], side, side), &Device::Cpu)?;
     Ok(Case { forward: Box::new(forward), x, y: classes(batch, number(c, "classes"))? })
@@ -169,7 +200,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             Some("train_gpt") => gpt(c, vb)?,
             _ => continue,
         };
-        let weight_decay = if c["op"] == "train_gpt" { 0.01 } else { 0.0 };
+        let weight_decay = if c["op"] == "train_gpt" || c["adamw"] == true { 0.01 } else { 0.0 };
         let mut optimizer =
             AdamW::new(vars.all_vars(), ParamsAdamW { lr: 1e-3, weight_decay, ..Default::default() })?;
         results.insert(c["id"].as_str().unwrap_or_default().into(), time(&case, &mut optimizer)?.into());

@@ -14,6 +14,7 @@ use rayon::prelude::*;
 use super::{Run, all_runs};
 use crate::cpu::matmul::{Place, block_step, panel};
 use crate::cpu::scratch::*;
+use crate::cpu::values::{Share, each_chunk_in};
 use crate::cpu::vector::product::{multiply, multiply_panels, packed, turned};
 use crate::cpu::vector::{Narrow, add};
 use crate::dtype::DType;
@@ -165,11 +166,7 @@ impl<'a> Plan<'a> {
             let mut room = room()?;
             return out.chunks_mut(n).enumerate().try_for_each(|(i, out)| one(&mut room, i, out, true));
         }
-        let groups = out.par_chunks_mut(n).enumerate().map_init(room, |room, (i, out)| match room {
-            Ok(room) => one(room, i, out, false),
-            Err(e) => Err(e.clone()),
-        });
-        groups.try_for_each(|r| r)
+        each_chunk_in(out, n, Share::ANY, &room, &|room, i, out| one(room, i, out, false))
     }
 
     /// The gradient of what is convolved: dz is that of the result.

@@ -187,7 +187,8 @@ impl Run<'_> {
             work.try_push(Part { first: i * ROWS, du, da, rh, dh, dc })?;
         }
         let alone = work.len() == 1;
-        work.into_par_iter().try_for_each(|part| part.run::<T>(self, saved, alone))
+        let run: &(dyn Fn(Part<'_>) -> Result<()> + Sync) = &|part| part.run::<T>(self, saved, alone);
+        work.into_par_iter().try_for_each(run)
     }
 }
 

@@ -123,7 +123,9 @@ impl Run<'_> {
             work.try_push(Part { first: i * ROWS, gates, un, h, c })?;
         }
         let alone = work.len() == 1;
-        work.into_par_iter().try_for_each(|part| part.run::<T>(self, weights, alone))
+        // A reference, so that what divides the work is compiled once.
+        let run: &(dyn Fn(Part<'_>) -> Result<()> + Sync) = &|part| part.run::<T>(self, weights, alone);
+        work.into_par_iter().try_for_each(run)
     }
 }
 

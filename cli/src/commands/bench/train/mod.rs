@@ -172,6 +172,9 @@ mod tests {
         learns(mlp_case, mlp::mlp, 100, 0.7);
         let cnn_case = json!({"id": "cnn", "op": "train_cnn", "b": 8, "in": 2, "h": 8, "channels": [4, 8], "classes": 3});
         learns(cnn_case, cnn::cnn, 100, 0.7);
+        let digits = json!({"id": "digits", "op": "train_cnn", "b": 8, "in": 1, "h": 8, "channels": [4, 8], "classes": 3,
+            "batch_norm": true, "pool_last": true, "dropout": 0.25, "hidden": [16], "adamw": true});
+        learns(digits, cnn::cnn, 100, 0.7);
         for dtype in ["f32", "bf16"] {
             let case = json!({"id": dtype, "op": "train_gpt", "vocab": 16, "t": 8, "d": 32, "h": 2, "layers": 2, "b": 2,
                 "dtype": dtype});
