@@ -15,10 +15,12 @@
  * rounded to gk_t for the products with them. Sums in a fixed order.
  */
 #include "matrix_backward.h"
-#include "common/prelude/warp_groups.h"
 #include "common/prelude/ordered.h"
 
-#if defined(GK_ORDERED_BLOCKS) && defined(GK_WARP_GROUPS)
+#ifdef GK_ORDERED_BLOCKS
+#ifndef GK_WARP_GROUPS
+#include "common/prelude/warp_groups.h"
+#endif
 #undef GK_BLOCK
 #define GK_BLOCK 384
 /* Threads that multiply, and that copy. */

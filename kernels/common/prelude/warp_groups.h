@@ -8,9 +8,8 @@
  *   GK_GATES_READY()               after the last gk_gate_init
  *   GK_PAIR_WAIT(n), GK_PAIR_GO(n) a wait of a group for another group's go, number n = 1 ... 15; where two groups wait, a barrier of both
  *
- * GK_WARP_GROUPS is defined where the dialect has them (sm_90a).
+ * For sm_90a (GK_PTX 90); GK_WARP_GROUPS is defined here.
  */
-#if defined(GK_PTX) && GK_PTX >= 90 && !defined(GK_WARP_GROUPS)
 #define GK_WARP_GROUPS 1
 GK_FN gk_u32 gk_uniform(gk_u32 x)
 {
@@ -38,4 +37,3 @@ GK_FN void gk_copy16_whole(gk_u32 to, GK_GLOBAL const void* from)
 }
 #define GK_PAIR_WAIT(n) asm volatile("bar.sync %0, 256;" : : "r"(n) : "memory")
 #define GK_PAIR_GO(n) asm volatile("bar.arrive %0, 256;" : : "r"(n) : "memory")
-#endif
