@@ -512,57 +512,9 @@ impl Drop for CublasLt {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-
-    /// A tightly packed problem with different strides per operand.
-    pub(crate) fn problem(m: usize, n: usize, k: usize, batch: usize, ta: bool, tb: bool) -> BlasProblem {
-        let (ca, cb) = (if ta { m } else { k }, if tb { k } else { n });
-        let (ra, rb) = (if ta { k } else { m }, if tb { n } else { k });
-        let ld = [ca + 1, cb + 2, n + 3, n];
-        BlasProblem {
-            m,
-            n,
-            k,
-            batch,
-            trans_a: ta,
-            trans_b: tb,
-            ld,
-            batch_stride: [ra * ld[0] + 5, rb * ld[1], m * ld[2], m * ld[3] + 7],
-            dtype: DType::F32,
-            out_dtype: DType::F32,
-            tf32: false,
-            bias: false,
-            act: BlasAct::Identity,
-        }
-    }
-
-    /// Row-major reference: D = alpha op(A) op(B) + beta C.
-    pub(crate) fn row_major(
-        p: &BlasProblem,
-        alpha: f64,
-        beta: f64,
-        a: &[f64],
-        b: &[f64],
-        c: &[f64],
-    ) -> Vec<f64> {
-        let mut d = vec![0.0; p.batch * p.batch_stride[3]];
-        for z in 0..p.batch {
-            let at = |i: usize, r: usize, col: usize| z * p.batch_stride[i] + r * p.ld[i] + col;
-            for i in 0..p.m {
-                for j in 0..p.n {
-                    let product = |l: usize| {
-                        let x = if p.trans_a { a[at(0, l, i)] } else { a[at(0, i, l)] };
-                        let y = if p.trans_b { b[at(1, j, l)] } else { b[at(1, l, j)] };
-                        x * y
-                    };
-                    let sum: f64 = (0..p.k).map(product).sum();
-                    d[at(3, i, j)] = alpha * sum + beta * c[at(2, i, j)];
-                }
-            }
-        }
-        d
-    }
+    use crate::driver::blas_reference::{problem, row_major};
 
     /// What the library does: column-major, D' = first second + C'.
     fn column_major(p: &BlasProblem, first: &[f64], second: &[f64], c: &[f64]) -> Vec<f64> {

@@ -65,7 +65,7 @@ pub(crate) struct CudaDriver {
     events: Mutex<Vec<u64>>,
     /// Page-locked memory of each stream that had a copy from the host.
     staging: Mutex<HashMap<u64, Staging>>,
-    blas: OnceLock<Option<CublasLt>>,
+    blas: OnceLock<std::result::Result<CublasLt, String>>,
     dnn: OnceLock<std::result::Result<Cudnn, String>>,
 }
 
@@ -485,13 +485,12 @@ impl Driver for CudaDriver {
         lock(&self.events).push(e.0);
     }
 
-    fn vendor_blas(&self) -> Option<&dyn VendorBlas> {
+    fn vendor_blas(&self) -> std::result::Result<&dyn VendorBlas, &str> {
         let open = || {
             CublasLt::open(self.api, self.caps.id, self.context)
-                .map_err(|reason| log::debug!("{}: no cuBLASLt: {reason}", self.caps.id))
-                .ok()
+                .inspect_err(|reason| log::debug!("{}: no cuBLASLt: {reason}", self.caps.id))
         };
-        self.blas.get_or_init(open).as_ref().map(|b| b as &dyn VendorBlas)
+        self.blas.get_or_init(open).as_ref().map(|b| b as &dyn VendorBlas).map_err(String::as_str)
     }
 
     fn stream_graphs(&self) -> std::result::Result<&dyn StreamGraphs, &str> {
