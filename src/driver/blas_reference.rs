@@ -45,7 +45,6 @@ pub(crate) fn element(
 }
 
 /// Row-major reference: D = alpha op(A) op(B) + beta C.
-#[cfg(feature = "driver-cuda")]
 pub(crate) fn row_major(p: &BlasProblem, alpha: f64, beta: f64, a: &[f64], b: &[f64], c: &[f64]) -> Vec<f64> {
     let mut d = vec![0.0; p.batch * p.batch_stride[3]];
     for z in 0..p.batch {

@@ -9,7 +9,9 @@ use std::fmt;
 use crate::device::Caps;
 use crate::error::Result;
 
-#[cfg(all(test, any(feature = "driver-cuda", feature = "driver-opencl")))]
+// Each driver's tests use a part of it.
+#[cfg(all(test, any(feature = "driver-cuda", feature = "driver-hip", feature = "driver-opencl")))]
+#[cfg_attr(not(all(feature = "driver-cuda", feature = "driver-opencl")), allow(dead_code))]
 pub(crate) mod blas_reference;
 #[cfg(feature = "driver-cuda")]
 pub(crate) mod cuda;
@@ -23,6 +25,8 @@ pub use hip::hiprtc::{compile_for as hiprtc_compile_for, version as hiprtc_versi
 // Each driver uses a part of it.
 #[cfg_attr(not(all(feature = "driver-cuda", feature = "driver-opencl")), allow(dead_code))]
 pub(crate) mod loader;
+#[cfg(any(feature = "driver-cuda", feature = "driver-hip"))]
+mod lt;
 #[cfg(feature = "driver-opencl")]
 pub(crate) mod opencl;
 pub(crate) mod shapes;
@@ -441,6 +445,11 @@ pub trait VendorBlas: Send + Sync {
 
     /// Whether products that need a workspace have kernels of their own; then these are checked by themselves before they are used.
     fn workspace_kernels(&self) -> bool {
+        false
+    }
+
+    /// Whether all matrices must begin at multiples of 16 bytes.
+    fn aligned_only(&self) -> bool {
         false
     }
 

@@ -151,6 +151,10 @@ impl Engine {
         else {
             return Err("an operand has no dense axis".into());
         };
+        let matrices = [Some(q.a), Some(q.b), Some(q.y), q.c, q.residual, q.z];
+        if blas.aligned_only() && !matrices.into_iter().flatten().all(|t| t.aligned) {
+            return Err("a matrix does not begin at a multiple of 16 bytes".into());
+        }
         let act = match q.act.0 {
             0 => Some(BlasAct::Identity),
             1 if trust & RELU != 0 => Some(BlasAct::Relu),

@@ -9,7 +9,7 @@ mod ragged_plan;
 #[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 
-use self::plan::{CLBLAST, CUBLASLT, GemmPlan, GemmProblem, tiling};
+use self::plan::{CLBLAST, CUBLASLT, GemmPlan, GemmProblem, HIPBLASLT, tiling};
 use self::product::{MatrixOperand, Product};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::device::BackendKind;
@@ -56,10 +56,11 @@ impl Engine {
     fn library(&self) -> usize {
         match self.device_caps().id.kind {
             BackendKind::OpenCl => CLBLAST,
+            BackendKind::Hip => HIPBLASLT,
             BackendKind::Custom => {
                 let name = self.driver().vendor_blas().map_or("", |blas| blas.name());
-                let named = [CLBLAST].into_iter();
-                named.into_iter().find(|&v| GemmProblem::VARIANTS[v].name == name).unwrap_or(CUBLASLT)
+                let mut named = [HIPBLASLT, CLBLAST].into_iter();
+                named.find(|&v| GemmProblem::VARIANTS[v].name == name).unwrap_or(CUBLASLT)
             }
             _ => CUBLASLT,
         }

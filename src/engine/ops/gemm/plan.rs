@@ -30,9 +30,11 @@ pub(crate) enum Form {
 
 /// Number of the variant by cuBLASLt, or by the library of a driver that is not this crate's.
 pub(crate) const CUBLASLT: usize = 1;
+/// Number of the variant by hipBLASLt.
+pub(crate) const HIPBLASLT: usize = 2;
 /// Number of the variant by CLBlast. Which of its kernels and those of this crate are faster depends on the device, and its first product of a type
 /// compiles for seconds: only where it is pinned, was measured, or is asked about is the library opened.
-pub(crate) const CLBLAST: usize = 9;
+pub(crate) const CLBLAST: usize = 10;
 
 /// What a vendor's library says to a product.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -235,6 +237,7 @@ impl Problem for GemmProblem<'_> {
     const VARIANTS: &'static [Variant] = &[
         Variant { name: "cublaslt_tf32x3", source: "kernels/common/gemm/parts.c" },
         Variant { name: "cublaslt", source: "vendor library" },
+        Variant { name: "hipblaslt", source: "vendor library" },
         Variant { name: "warp_specialized", source: "kernels/common/gemm/matrix_specialized.c" },
         Variant { name: "matrix_cores", source: "kernels/common/gemm/matrix.c" },
         Variant { name: PORTABLE, source: SOURCE },
@@ -250,15 +253,15 @@ impl Problem for GemmProblem<'_> {
         let (tile, splits) = tiling(e, self.dtype, caps);
         let (tile, splits) = match variant {
             0 => return self.parts.map(|()| GemmPlan::Parts).map_err(|why| why.to_string().into()),
-            CUBLASLT | CLBLAST => return self.vendor(variant),
-            2 => return self.specialized(caps),
-            3 => return self.matrix_cores(caps),
-            4 => (tile, splits),
-            5 if self.dtype == DType::F64 => return Err("f64 has no tile of this size".into()),
-            5 => (Tile::Square128, 1),
-            6 => (Tile::Square64, 1),
-            7 if e.m.min(e.n) > SKINNY => return Err("both M and N are above 16".into()),
-            7 => (Tile::Skinny, splits),
+            CUBLASLT | HIPBLASLT | CLBLAST => return self.vendor(variant),
+            3 => return self.specialized(caps),
+            4 => return self.matrix_cores(caps),
+            5 => (tile, splits),
+            6 if self.dtype == DType::F64 => return Err("f64 has no tile of this size".into()),
+            6 => (Tile::Square128, 1),
+            7 => (Tile::Square64, 1),
+            8 if e.m.min(e.n) > SKINNY => return Err("both M and N are above 16".into()),
+            8 => (Tile::Skinny, splits),
             _ if e.k < 64 => return Err("K is below 64".into()),
             _ => (Tile::Square64, splits.max(2)),
         };
@@ -273,8 +276,8 @@ impl Problem for GemmProblem<'_> {
             // An element is split once and used as often as the other operand has rows.
             0 => e.m.min(e.n).min(e.k) >= 256,
             // A block has all of k: too few blocks for the device are slower than tiles with k split.
-            2 => whole && 2 * Tile::Square128.blocks(e) >= caps.compute_units as usize,
-            3 => whole && caps.matrix_cores.is_some(),
+            3 => whole && 2 * Tile::Square128.blocks(e) >= caps.compute_units as usize,
+            4 => whole && caps.matrix_cores.is_some(),
             CLBLAST => false,
             _ => true,
         }
@@ -310,15 +313,15 @@ mod tests {
     fn tiles_and_splits_fill_the_device() {
         let (gpu, cpu) = (gpu(), cpu());
         let tiles = |tile, splits| Ok(GemmPlan::Tiles { tile, splits });
-        assert_eq!(problem(4096, 4096, 4096).plan(4, &gpu), tiles(Tile::Square128, 1));
-        assert_eq!(problem(512, 512, 512).plan(4, &gpu), tiles(Tile::Square64, 4));
-        assert_eq!(problem(64, 64, 1 << 20).plan(4, &gpu), tiles(Tile::Square64, 264));
-        assert_eq!(problem(16, 4096, 4096).plan(4, &gpu), tiles(Tile::Skinny, 32));
-        assert_eq!(problem(4096, 16, 4096).plan(4, &gpu), tiles(Tile::Skinny, 32));
-        assert_eq!(problem(16, 4096, 4096).plan(4, &cpu), tiles(Tile::Square64, 1));
-        assert_eq!(problem(512, 512, 512).plan(4, &cpu), tiles(Tile::Square128, 1));
+        assert_eq!(problem(4096, 4096, 4096).plan(5, &gpu), tiles(Tile::Square128, 1));
+        assert_eq!(problem(512, 512, 512).plan(5, &gpu), tiles(Tile::Square64, 4));
+        assert_eq!(problem(64, 64, 1 << 20).plan(5, &gpu), tiles(Tile::Square64, 264));
+        assert_eq!(problem(16, 4096, 4096).plan(5, &gpu), tiles(Tile::Skinny, 32));
+        assert_eq!(problem(4096, 16, 4096).plan(5, &gpu), tiles(Tile::Skinny, 32));
+        assert_eq!(problem(16, 4096, 4096).plan(5, &cpu), tiles(Tile::Square64, 1));
+        assert_eq!(problem(512, 512, 512).plan(5, &cpu), tiles(Tile::Square128, 1));
         let double = GemmProblem { dtype: DType::F64, ..problem(4096, 4096, 64) };
-        assert_eq!(double.plan(4, &gpu), tiles(Tile::Square64, 1));
+        assert_eq!(double.plan(5, &gpu), tiles(Tile::Square64, 1));
     }
 
     #[test]
@@ -327,6 +330,13 @@ mod tests {
         let taken = |p: GemmProblem<'static>| GemmProblem { vendor: TAKEN, ..p };
         assert_eq!(taken(problem(1024, 1024, 1024)).plan(1, &gpu), Ok(GemmPlan::Vendor));
         assert!(problem(1024, 1024, 1024).plan(1, &gpu).is_err_and(|e| e.contains("no vendor library")));
+        let amd = GemmProblem {
+            vendor: Library { variant: HIPBLASLT, answer: Ok(()) },
+            ..problem(1024, 1024, 1024)
+        };
+        assert_eq!((chosen(&amd, &gpu), amd.plan(HIPBLASLT, &gpu)), ("hipblaslt", Ok(GemmPlan::Vendor)));
+        assert!(amd.plan(CUBLASLT, &gpu).is_err_and(|e| e.contains("has another")));
+        assert!(taken(problem(64, 64, 64)).plan(HIPBLASLT, &gpu).is_err_and(|e| e.contains("has another")));
         let thin = taken(problem(16, 4096, 4096));
         assert!(thin.plan(1, &gpu).is_err_and(|e| e.contains("skinny")));
         assert_eq!(GemmProblem { tf32: true, ..thin }.plan(1, &gpu), Ok(GemmPlan::Vendor));
@@ -366,11 +376,11 @@ mod tests {
         let gpu = gpu();
         let p = problem(128, 128, 32);
         let double = GemmProblem { dtype: DType::F64, ..p };
-        assert!(double.plan(5, &gpu).is_err_and(|e| e.contains("f64")));
-        assert!(p.plan(7, &gpu).is_err_and(|e| e.contains("above 16")));
-        assert!(p.plan(8, &gpu).is_err_and(|e| e.contains("below 64")));
+        assert!(double.plan(6, &gpu).is_err_and(|e| e.contains("f64")));
+        assert!(p.plan(8, &gpu).is_err_and(|e| e.contains("above 16")));
+        assert!(p.plan(9, &gpu).is_err_and(|e| e.contains("below 64")));
         let split = GemmPlan::Tiles { tile: Tile::Square64, splits: 2 };
-        assert_eq!(problem(128, 128, 64).plan(8, &gpu), Ok(split));
+        assert_eq!(problem(128, 128, 64).plan(9, &gpu), Ok(split));
     }
 
     #[test]
@@ -386,19 +396,19 @@ mod tests {
         let large = half(4096, 4096, 4096);
         assert_eq!(chosen(&large, &hopper), "warp_specialized");
         let grid = Grid::BlocksOf { blocks: 132, threads: 384, local: 224 << 10 };
-        assert_eq!(large.plan(2, &hopper), Ok(GemmPlan::Specialized(Form::Nt, grid)));
+        assert_eq!(large.plan(3, &hopper), Ok(GemmPlan::Specialized(Form::Nt, grid)));
         // 3 x 2 tiles are three pairs, and too few for the device.
         let few = Grid::BlocksOf { blocks: 6, threads: 384, local: 224 << 10 };
-        assert_eq!(half(300, 200, 64).plan(2, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));
+        assert_eq!(half(300, 200, 64).plan(3, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));
         assert_eq!(chosen(&half(300, 200, 64), &hopper), "matrix_cores");
         let tile = |columns, local| Tile::Matrix { form: Form::Nt, columns, local };
         let split = GemmPlan::Tiles { tile: tile(128, 96 << 10), splits: 33 };
-        assert_eq!(half(256, 512, 1 << 16).plan(3, &hopper), Ok(split));
+        assert_eq!(half(256, 512, 1 << 16).plan(4, &hopper), Ok(split));
         assert_eq!(chosen(&GemmProblem { rows: false, ..large }, &hopper), "matrix_cores");
         assert_eq!(chosen(&large, &Caps { tensor_maps: false, ..hopper.clone() }), "matrix_cores");
         let short = Caps { shared_bytes: 48 << 10, ..hopper.clone() };
         let narrow = GemmPlan::Tiles { tile: tile(64, 48 << 10), splits: 1 };
-        assert_eq!((chosen(&large, &short), large.plan(3, &short)), ("matrix_cores", Ok(narrow)));
+        assert_eq!((chosen(&large, &short), large.plan(4, &short)), ("matrix_cores", Ok(narrow)));
         assert_eq!(chosen(&large, &Caps { shared_bytes: 32 << 10, ..hopper.clone() }), PORTABLE);
         assert_eq!(chosen(&large, &gpu()), PORTABLE);
         assert_eq!(chosen(&half(16, 4096, 4096), &hopper), PORTABLE);
