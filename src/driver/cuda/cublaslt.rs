@@ -1,7 +1,7 @@
 //! Finding cuBLASLt, and its names and numbers.
 
 use std::ffi::{c_int, c_void};
-use std::mem::{offset_of, transmute};
+use std::mem::offset_of;
 
 use cudarc::cublaslt::sys as lt;
 use cudarc::driver::sys as cu;
@@ -12,7 +12,7 @@ use lt::cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute;
 use lt::cublasLtMatrixLayoutAttribute_t as LayoutAttribute;
 use lt::cudaDataType_t as DataType;
 
-use super::preflight::{Api, function_table, toolkit_library};
+use super::preflight::{Api, toolkit_library};
 use crate::device::DeviceId;
 use crate::driver::BlasProblem;
 use crate::driver::lt::{Lt, Names, Table, calls};
@@ -21,59 +21,58 @@ use crate::dtype::DType;
 /// Overrides the search for cuBLASLt.
 const VAR: &str = "TREFOIL_CUBLASLT_LIB";
 
-function_table! {
-    /// Functions of cuBLASLt.
-    LtTable in lt -> cublasStatus_t {
-        cublasLtCreate(*mut lt::cublasLtHandle_t);
-        cublasLtDestroy(lt::cublasLtHandle_t);
-        cublasLtMatmulDescCreate(*mut lt::cublasLtMatmulDesc_t, Compute, DataType);
-        cublasLtMatmulDescDestroy(lt::cublasLtMatmulDesc_t);
-        cublasLtMatmulDescSetAttribute(lt::cublasLtMatmulDesc_t, DescAttribute, *const c_void, usize);
-        cublasLtMatrixLayoutCreate(*mut lt::cublasLtMatrixLayout_t, DataType, u64, u64, i64);
-        cublasLtMatrixLayoutDestroy(lt::cublasLtMatrixLayout_t);
-        cublasLtMatrixLayoutSetAttribute(lt::cublasLtMatrixLayout_t, LayoutAttribute, *const c_void, usize);
-        cublasLtMatmulPreferenceCreate(*mut lt::cublasLtMatmulPreference_t);
-        cublasLtMatmulPreferenceDestroy(lt::cublasLtMatmulPreference_t);
-        cublasLtMatmulPreferenceSetAttribute(
-            lt::cublasLtMatmulPreference_t, PreferenceAttribute, *const c_void, usize,
-        );
-        cublasLtMatmulAlgoGetHeuristic(
-            lt::cublasLtHandle_t, lt::cublasLtMatmulDesc_t, lt::cublasLtMatrixLayout_t,
-            lt::cublasLtMatrixLayout_t, lt::cublasLtMatrixLayout_t, lt::cublasLtMatrixLayout_t,
-            lt::cublasLtMatmulPreference_t, c_int, *mut lt::cublasLtMatmulHeuristicResult_t, *mut c_int,
-        );
-        cublasLtMatmul(
-            lt::cublasLtHandle_t, lt::cublasLtMatmulDesc_t, *const c_void, *const c_void,
-            lt::cublasLtMatrixLayout_t, *const c_void, lt::cublasLtMatrixLayout_t, *const c_void, *const c_void,
-            lt::cublasLtMatrixLayout_t, *mut c_void, lt::cublasLtMatrixLayout_t,
-            *const lt::cublasLtMatmulAlgo_t, *mut c_void, usize, lt::cudaStream_t,
-        );
-    }
-}
-
-impl LtTable {
-    /// The same functions with plain numbers and pointers.
-    fn plain(&self) -> Table {
-        // SAFETY: each prototype differs from the field's in what its pointers point to, and in enums of 32 bits for which the field has numbers.
-        unsafe {
-            Table {
-                create: transmute(self.cublasLtCreate),
-                destroy: transmute(self.cublasLtDestroy),
-                desc_create: transmute(self.cublasLtMatmulDescCreate),
-                desc_destroy: transmute(self.cublasLtMatmulDescDestroy),
-                desc_set: transmute(self.cublasLtMatmulDescSetAttribute),
-                layout_create: transmute(self.cublasLtMatrixLayoutCreate),
-                layout_destroy: transmute(self.cublasLtMatrixLayoutDestroy),
-                layout_set: transmute(self.cublasLtMatrixLayoutSetAttribute),
-                preference_create: transmute(self.cublasLtMatmulPreferenceCreate),
-                preference_destroy: transmute(self.cublasLtMatmulPreferenceDestroy),
-                preference_set: transmute(self.cublasLtMatmulPreferenceSetAttribute),
-                heuristic: transmute(self.cublasLtMatmulAlgoGetHeuristic),
-                matmul: transmute(self.cublasLtMatmul),
-            }
-        }
-    }
-}
+/// The prototypes, as the bindings have them: those of [`Table`], with types for its pointers and enums of 32 bits for its numbers.
+const _: () = {
+    use lt::{
+        cublasLtHandle_t as Handle, cublasLtMatmulDesc_t as Desc, cublasLtMatmulPreference_t as Preference,
+        cublasLtMatrixLayout_t as Layout, cublasStatus_t as Status,
+    };
+    type Set<T, A> = unsafe fn(T, A, *const c_void, usize) -> Status;
+    let _: unsafe fn(*mut Handle) -> Status = lt::cublasLtCreate;
+    let _: unsafe fn(Handle) -> Status = lt::cublasLtDestroy;
+    let _: unsafe fn(*mut Desc, Compute, DataType) -> Status = lt::cublasLtMatmulDescCreate;
+    let _: unsafe fn(Desc) -> Status = lt::cublasLtMatmulDescDestroy;
+    let _: Set<Desc, DescAttribute> = lt::cublasLtMatmulDescSetAttribute;
+    let _: unsafe fn(*mut Layout, DataType, u64, u64, i64) -> Status = lt::cublasLtMatrixLayoutCreate;
+    let _: unsafe fn(Layout) -> Status = lt::cublasLtMatrixLayoutDestroy;
+    let _: Set<Layout, LayoutAttribute> = lt::cublasLtMatrixLayoutSetAttribute;
+    let _: unsafe fn(*mut Preference) -> Status = lt::cublasLtMatmulPreferenceCreate;
+    let _: unsafe fn(Preference) -> Status = lt::cublasLtMatmulPreferenceDestroy;
+    let _: Set<Preference, PreferenceAttribute> = lt::cublasLtMatmulPreferenceSetAttribute;
+    type Heuristic = unsafe fn(
+        Handle,
+        Desc,
+        Layout,
+        Layout,
+        Layout,
+        Layout,
+        Preference,
+        c_int,
+        *mut lt::cublasLtMatmulHeuristicResult_t,
+        *mut c_int,
+    ) -> Status;
+    let _: Heuristic = lt::cublasLtMatmulAlgoGetHeuristic;
+    type Matmul = unsafe fn(
+        Handle,
+        Desc,
+        *const c_void,
+        *const c_void,
+        Layout,
+        *const c_void,
+        Layout,
+        *const c_void,
+        *const c_void,
+        Layout,
+        *mut c_void,
+        Layout,
+        *const lt::cublasLtMatmulAlgo_t,
+        *mut c_void,
+        usize,
+        lt::cudaStream_t,
+    ) -> Status;
+    let _: Matmul = lt::cublasLtMatmul;
+    assert!(size_of::<Status>() == 4);
+};
 
 /// 64-bit words of an algorithm.
 const ALGO: usize = 8;
@@ -162,7 +161,8 @@ pub(super) fn open(api: &'static Api, device: DeviceId, context: u64) -> std::re
     let windows = ["cublasLt64_13.dll", "cublasLt64_12.dll", "cublasLt64_11.dll"];
     let lib = toolkit_library(VAR, "cublasLt", &windows, "cublas", api.version / 1000)
         .map_err(|e| e.to_string())?;
-    let table = LtTable::resolve(&lib).map_err(|e| e.to_string())?.plain();
+    // SAFETY: the prototypes are those of the bindings, as the comparison above shows.
+    let table = unsafe { Table::resolve(&lib, &NAMES.calls) }.map_err(|e| e.to_string())?;
     let enter = move || {
         // SAFETY: the driver object that owns the library retains the context.
         let code = unsafe { (api.table.cuCtxSetCurrent)(context as cu::CUcontext) };

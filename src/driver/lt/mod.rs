@@ -58,7 +58,6 @@ macro_rules! table {
             ///
             /// # Safety
             /// The library's functions of these names have these prototypes.
-            #[cfg(feature = "driver-hip")]
             pub(super) unsafe fn resolve(
                 lib: &super::loader::DynLib,
                 calls: &Calls,
@@ -93,6 +92,9 @@ table! {
 }
 pub(super) use calls;
 
+/// Attributes of 32 bits of a preference, for a problem and whether its matrices are aligned.
+type Preferences = fn(&BlasProblem, bool) -> [(u32, u32); 5];
+
 /// In what the libraries differ.
 #[derive(Debug)]
 pub(super) struct Names {
@@ -116,8 +118,8 @@ pub(super) struct Names {
     pub(super) layout: [u32; 2],
     /// The attribute of a preference for the bytes of workspace.
     pub(super) max_workspace: u32,
-    /// Further attributes of a preference, of 32 bits, of a problem and whether its matrices are aligned; none if it cannot be told of alignment.
-    pub(super) preferences: Option<fn(&BlasProblem, bool) -> [(u32, u32); 5]>,
+    /// Further attributes of a preference; none if the library cannot be told of alignment.
+    pub(super) preferences: Option<Preferences>,
     /// 64-bit words of an algorithm.
     pub(super) algo: usize,
     /// Whether it adds a bias to a result of another type than the operands'.

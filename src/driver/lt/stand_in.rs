@@ -83,7 +83,7 @@ fn end(kind: Kind, at: Raw) -> u32 {
 /// The attributes that an object has, with their sizes.
 fn sizes(names: &Names, kind: Kind) -> Vec<(u32, usize)> {
     let [ta, tb, epilogue, bias, bias_type] = names.desc;
-    let further = |f: fn(&BlasProblem, bool) -> [(u32, u32); 5]| f(&problem(1, 1, 1, 1, false, false), true);
+    let further = |f: Preferences| f(&problem(1, 1, 1, 1, false, false), true);
     match kind {
         Kind::Handle => vec![],
         Kind::Desc => vec![(ta, 4), (tb, 4), (epilogue, 4), (bias, 8), (bias_type, 4)],

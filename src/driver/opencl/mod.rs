@@ -26,6 +26,8 @@ use crate::device::{BackendKind, Caps};
 use crate::error::{GpuError, Result};
 
 use clblast::Clblast;
+#[cfg(test)]
+pub(crate) use clblast::tests::copy_early;
 pub(crate) use probe::probe;
 
 const DEVICE_NOT_AVAILABLE: cl_int = -2;
