@@ -44,8 +44,8 @@
 //!  | Driver (src/driver): memory, copies, streams, events, compile, load, launch     |
 //!  +------------------+-----------------+------------------+-------------------------+
 //!  | CUDA             | HIP             | OpenCL           | custom: any Driver of   |
-//!  | NVRTC, cuBLASLt, | hiprtc          | GPUs, PoCL       | yours (ADDING_A_BACKEND)|
-//!  | cuDNN            |                 |                  |                         |
+//!  | NVRTC, cuBLASLt, | hiprtc,         | GPUs, PoCL,      | yours (ADDING_A_BACKEND)|
+//!  | cuDNN            | hipBLASLt       | CLBlast          |                         |
 //!  +------------------+-----------------+------------------+-------------------------+
 //! ```
 //!

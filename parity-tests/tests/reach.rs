@@ -56,7 +56,13 @@ const ABSENT: &[&str] = &[
     "ssd_scan_bwd:chunks",
     // A sort wants all elements, not the first few.
     "sort:select",
-    // Libraries of NVIDIA's.
+    // Vendors' libraries.
+    "gemm:hipblaslt",
+    "gemm_bwd:hipblaslt",
+    "gemm_grouped:hipblaslt",
+    "gemm:clblast",
+    "gemm_bwd:clblast",
+    "gemm_grouped:clblast",
     "attention:cudnn",
     "attention_bwd:cudnn",
     "conv:cudnn",

@@ -45,6 +45,16 @@ pub(crate) fn open(var: &'static str, names: &[String]) -> Result<DynLib, Unavai
     Err(Unavailable::LibraryNotFound { tried, var })
 }
 
+/// Opens the library of this name or path.
+#[cfg(feature = "driver-hip")]
+pub(crate) fn open_named(name: &str) -> Result<DynLib, Unavailable> {
+    // SAFETY: as in `open`; the callers name what is open already.
+    match unsafe { Library::new(name) } {
+        Ok(library) => Ok(DynLib { library: ManuallyDrop::new(library), name: name.to_string() }),
+        Err(e) => Err(Unavailable::LibraryNotFound { tried: vec![format!("{name}: {e}")], var: "" }),
+    }
+}
+
 impl DynLib {
     /// The function `symbol`.
     ///

@@ -9,6 +9,10 @@ use std::fmt;
 use crate::device::Caps;
 use crate::error::Result;
 
+// Each driver's tests use a part of it.
+#[cfg(all(test, any(feature = "driver-cuda", feature = "driver-hip", feature = "driver-opencl")))]
+#[cfg_attr(not(all(feature = "driver-cuda", feature = "driver-opencl")), allow(dead_code))]
+pub(crate) mod blas_reference;
 #[cfg(feature = "driver-cuda")]
 pub(crate) mod cuda;
 mod dnn;
@@ -21,6 +25,8 @@ pub use hip::hiprtc::{compile_for as hiprtc_compile_for, version as hiprtc_versi
 // Each driver uses a part of it.
 #[cfg_attr(not(all(feature = "driver-cuda", feature = "driver-opencl")), allow(dead_code))]
 pub(crate) mod loader;
+#[cfg(any(feature = "driver-cuda", feature = "driver-hip"))]
+mod lt;
 #[cfg(feature = "driver-opencl")]
 pub(crate) mod opencl;
 pub(crate) mod shapes;
@@ -356,9 +362,9 @@ pub trait Driver: Send + Sync + fmt::Debug {
         true
     }
 
-    /// Matrix products of a vendor library, if one was found.
-    fn vendor_blas(&self) -> Option<&dyn VendorBlas> {
-        None
+    /// Matrix products of a vendor library; the reason if there is none.
+    fn vendor_blas(&self) -> std::result::Result<&dyn VendorBlas, &str> {
+        Err("no vendor library was found")
     }
 
     /// Graphs of the interface; the reason if it has none.
@@ -425,6 +431,32 @@ pub enum BlasAct {
 pub trait VendorBlas: Send + Sync {
     /// Its name, for messages.
     fn name(&self) -> &'static str;
+
+    /// Whether the library has products of operands of this type into results of that; the reason if not.
+    fn types(&self, dtype: crate::DType, out: crate::DType) -> std::result::Result<(), String> {
+        let _ = (dtype, out);
+        Ok(())
+    }
+
+    /// Whether it computes in TF32 where a problem allows that. If not, it is given no such problem.
+    fn tf32(&self) -> bool {
+        true
+    }
+
+    /// Whether products that need a workspace have kernels of their own; then these are checked by themselves before they are used.
+    fn workspace_kernels(&self) -> bool {
+        false
+    }
+
+    /// Whether all matrices must begin at multiples of 16 bytes.
+    fn aligned_only(&self) -> bool {
+        false
+    }
+
+    /// Whether C must be D: beta D is what it adds.
+    fn in_place(&self) -> bool {
+        false
+    }
 
     /// Whether the library takes this problem; the reason if not. Cheap after the first call of a problem.
     fn applicable(&self, p: &BlasProblem) -> std::result::Result<(), String>;

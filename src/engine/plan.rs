@@ -313,6 +313,16 @@ impl Choices {
         Ok((at, ChosenBy::Rule))
     }
 
+    /// Whether the choice for a problem names a variant that no rule takes: it was measured to be the fastest, or choices are measured or put in words.
+    fn names<P: Problem>(&self, op: &'static str, problem: &P, variant: &str) -> bool {
+        if self.recording.load(Ordering::Acquire) {
+            return true;
+        }
+        let Some(store) = self.measured.as_deref().filter(|m| m.is_active()) else { return false };
+        let measured = || problem.key().and_then(|key| store.record(op, key));
+        store.tries() || measured().is_some_and(|r| r.chosen == variant)
+    }
+
     fn in_words(
         &self,
         op: &'static str,
@@ -366,6 +376,11 @@ impl Engine {
     /// What [`Engine::plan`] would choose, in words.
     pub(crate) fn explain_problem<P: Problem>(&self, op: &'static str, problem: &P) -> Result<Choice> {
         self.inner.choices.explain(op, self.device_caps(), problem)
+    }
+
+    /// Whether the choice for a problem may fall on a variant that no rule takes, or names it.
+    pub(crate) fn considers<P: Problem>(&self, op: &'static str, problem: &P, variant: usize) -> bool {
+        self.must_take::<P>(op, variant) || self.inner.choices.names(op, problem, P::VARIANTS[variant].name)
     }
 
     pub(crate) fn no_variant(&self, op: &'static str, why: String) -> GpuError {

@@ -3,7 +3,7 @@
 //! The device's primary context is used, so that memory can be shared with other libraries of the process. It is made current at the entry
 //! of every call, which costs some ten nanoseconds and lets any thread call; it stays current on that thread.
 
-mod cublaslt;
+pub(super) mod cublaslt;
 mod cudnn;
 mod graph;
 mod nvrtc;
@@ -22,12 +22,12 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use cudarc::driver::sys as cu;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 
-use self::cublaslt::CublasLt;
 use self::cudnn::Cudnn;
 use self::nvrtc::{Nvrtc, Target};
 use self::preflight::Api;
 use self::staging::Staging;
 use self::tensor_map::Encoded;
+use super::lt::Lt;
 use super::{
     Arg, CompileUnit, Driver, LaunchConfig, RawContext, RawEvent, RawFunction, RawMem, RawModule, RawStream,
     StreamGraphs, VendorAttention, VendorBlas, VendorConv,
@@ -65,7 +65,7 @@ pub(crate) struct CudaDriver {
     events: Mutex<Vec<u64>>,
     /// Page-locked memory of each stream that had a copy from the host.
     staging: Mutex<HashMap<u64, Staging>>,
-    blas: OnceLock<Option<CublasLt>>,
+    blas: OnceLock<std::result::Result<Lt, String>>,
     dnn: OnceLock<std::result::Result<Cudnn, String>>,
 }
 
@@ -485,13 +485,12 @@ impl Driver for CudaDriver {
         lock(&self.events).push(e.0);
     }
 
-    fn vendor_blas(&self) -> Option<&dyn VendorBlas> {
+    fn vendor_blas(&self) -> std::result::Result<&dyn VendorBlas, &str> {
         let open = || {
-            CublasLt::open(self.api, self.caps.id, self.context)
-                .map_err(|reason| log::debug!("{}: no cuBLASLt: {reason}", self.caps.id))
-                .ok()
+            cublaslt::open(self.api, self.caps.id, self.context)
+                .inspect_err(|reason| log::debug!("{}: no cuBLASLt: {reason}", self.caps.id))
         };
-        self.blas.get_or_init(open).as_ref().map(|b| b as &dyn VendorBlas)
+        self.blas.get_or_init(open).as_ref().map(|b| b as &dyn VendorBlas).map_err(String::as_str)
     }
 
     fn stream_graphs(&self) -> std::result::Result<&dyn StreamGraphs, &str> {

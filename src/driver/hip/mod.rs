@@ -6,6 +6,7 @@
 #![allow(non_upper_case_globals)]
 
 mod graph;
+pub(super) mod hipblaslt;
 pub(crate) mod hiprtc;
 mod staging;
 
@@ -17,9 +18,10 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hip_sys::{Hip, HipGraphs, LoadError, hipError_t, hipErrorOutOfMemory, hipSuccess};
 
+use super::lt::Lt;
 use super::{
     Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream,
-    StreamGraphs, context_lost, refuse_maps,
+    StreamGraphs, VendorBlas, context_lost, refuse_maps,
 };
 use crate::device::{BackendKind, Caps, DeviceId, MatrixCores};
 use crate::error::{GpuError, Result, Unavailable};
@@ -175,6 +177,7 @@ pub(crate) struct HipDriver {
     staging: Mutex<Staging>,
     /// Modules stay loaded as long as the driver.
     modules: Mutex<Vec<u64>>,
+    blas: OnceLock<std::result::Result<Lt, String>>,
 }
 
 impl fmt::Debug for HipDriver {
@@ -199,7 +202,8 @@ impl HipDriver {
         let caps = read_caps(hip, index).map_err(unavailable)?;
         let staging = Mutex::new(Staging::new(hip));
         let graphs = hip.graphs().map_err(|e| e.to_string());
-        Ok(HipDriver { hip, compiler, graphs, ordinal: index, caps, staging, modules: Mutex::default() })
+        let (modules, blas) = (Mutex::default(), OnceLock::new());
+        Ok(HipDriver { hip, compiler, graphs, ordinal: index, caps, staging, modules, blas })
     }
 
     fn check(&self, call: &'static str, status: hipError_t) -> Result<()> {
@@ -430,6 +434,17 @@ impl Driver for HipDriver {
         Ok((f64::from(ms.max(0.0)) * 1e6) as u64)
     }
 
+    fn vendor_blas(&self) -> std::result::Result<&dyn VendorBlas, &str> {
+        let open = || {
+            let (hip, ordinal) = (self.hip, self.ordinal);
+            // SAFETY: the ordinal was valid at open.
+            let enter = move || check(hip, "hipSetDevice", unsafe { hip.hipSetDevice(ordinal) });
+            hipblaslt::open(hip.library(), self.caps.id, enter)
+                .inspect_err(|reason| log::debug!("{}: no hipBLASLt: {reason}", self.caps.id))
+        };
+        self.blas.get_or_init(open).as_ref().map(|b| b as &dyn VendorBlas).map_err(String::as_str)
+    }
+
     fn stream_graphs(&self) -> std::result::Result<&dyn StreamGraphs, &str> {
         self.graphs.as_ref().map(|_| self as &dyn StreamGraphs).map_err(String::as_str)
     }
@@ -445,6 +460,7 @@ impl Driver for HipDriver {
 impl Drop for HipDriver {
     fn drop(&mut self) {
         let Ok(hip) = self.bind() else { return };
+        self.blas.take();
         lock(&self.staging).release();
         for module in lock(&self.modules).drain(..) {
             // SAFETY: the module was loaded by this driver, whose kernels nobody can launch any more.

@@ -3,6 +3,7 @@
 //! Memory is a `cl_mem`; a kernel gets it as two arguments, the object and a byte offset, because sub-buffers must begin at multiples of the
 //! device's base alignment. Streams are in-order queues with profiling, so that events carry time stamps.
 
+mod clblast;
 mod probe;
 mod program;
 #[cfg(test)]
@@ -10,7 +11,7 @@ mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use opencl3::command_queue as queue;
 use opencl3::error_codes::error_text;
@@ -19,11 +20,14 @@ use opencl3::{event, kernel, memory};
 
 use super::{
     Arg, CompileUnit, Driver, LaunchConfig, RawContext, RawDevice, RawEvent, RawFunction, RawMem, RawModule,
-    RawStream, refuse_maps,
+    RawStream, VendorBlas, refuse_maps,
 };
 use crate::device::{BackendKind, Caps};
 use crate::error::{GpuError, Result};
 
+use clblast::Clblast;
+#[cfg(test)]
+pub(crate) use clblast::tests::copy_early;
 pub(crate) use probe::probe;
 
 const DEVICE_NOT_AVAILABLE: cl_int = -2;
@@ -64,6 +68,7 @@ pub(crate) struct OpenClDriver {
     launching: Mutex<()>,
     staged: Mutex<Staged>,
     stage_writes: bool,
+    blas: OnceLock<std::result::Result<Clblast, String>>,
 }
 
 /// Host copies of writes that the device has not yet finished, oldest first.
@@ -173,6 +178,7 @@ impl OpenClDriver {
             kernels: Mutex::default(),
             launching: Mutex::default(),
             staged: Mutex::default(),
+            blas: OnceLock::new(),
         })
     }
 
@@ -455,6 +461,14 @@ impl Driver for OpenClDriver {
 
     unsafe fn destroy_event(&self, e: RawEvent) {
         release_event(e.0 as cl_event);
+    }
+
+    fn vendor_blas(&self) -> std::result::Result<&dyn VendorBlas, &str> {
+        let open = || {
+            Clblast::open(self.device, self.context)
+                .inspect_err(|reason| log::debug!("{}: no CLBlast: {reason}", self.caps.id))
+        };
+        self.blas.get_or_init(open).as_ref().map(|b| b as &dyn VendorBlas).map_err(String::as_str)
     }
 }
 

@@ -23,6 +23,7 @@ const SYMBOLS: &[&str] = &[
     "clCreateKernel",
     "clCreateProgramWithBinary",
     "clCreateProgramWithSource",
+    "clCreateSubBuffer",
     "clEnqueueBarrierWithWaitList",
     "clEnqueueCopyBuffer",
     "clEnqueueMarkerWithWaitList",

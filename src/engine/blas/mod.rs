@@ -3,6 +3,7 @@
 mod padding;
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use self::padding::Padding;
@@ -50,12 +51,36 @@ enum Target {
     Scratch,
 }
 
+/// What holds of a library's results, in bits, or why it is not used.
+type Trusted = std::result::Result<u8, Cow<'static, str>>;
+
 /// A plan, or why there is none.
 pub(crate) type BlasAnswer = std::result::Result<BlasPlan, Cow<'static, str>>;
 
-/// What was found out about a library's results, per type of operands and of the result.
+/// Which products of a library are checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Check {
+    /// A few small ones.
+    All,
+    /// One that needs a workspace, where these have kernels of their own.
+    Workspace,
+}
+
+/// What was found out about a library's results, per check and type of operands and of the result, and why it is not used.
 #[derive(Debug, Default)]
-pub(crate) struct Trust([AtomicU8; 8]);
+pub(crate) struct Trust([(AtomicU8, OnceLock<String>); 16]);
+
+impl Trust {
+    fn of(&self, check: Check, dtype: DType, out: DType) -> &(AtomicU8, OnceLock<String>) {
+        let index = match dtype {
+            DType::F32 => 0,
+            DType::F16 => 1,
+            DType::Bf16 => 2,
+            _ => 3,
+        };
+        &self.0[index + 4 * usize::from(out != dtype) + 8 * usize::from(check == Check::Workspace)]
+    }
+}
 
 const CHECKED: u8 = 1;
 const PLAIN: u8 = 2;
@@ -75,6 +100,25 @@ pub(crate) fn major(t: MatrixOperand, rows: usize, cols: usize) -> Option<(bool,
     None
 }
 
+/// A product of packed matrices.
+fn packed_problem(e: Extents, dtype: DType, out_dtype: DType) -> BlasProblem {
+    BlasProblem {
+        m: e.m,
+        n: e.n,
+        k: e.k,
+        batch: e.batch,
+        trans_a: false,
+        trans_b: false,
+        ld: [e.k, e.n, e.n, e.n],
+        batch_stride: [e.m * e.k, e.k * e.n, e.m * e.n, e.m * e.n],
+        dtype,
+        out_dtype,
+        tf32: false,
+        bias: false,
+        act: BlasAct::Identity,
+    }
+}
+
 fn row_major(t: MatrixOperand, e: Extents) -> Option<usize> {
     major(t, e.m, e.n).filter(|m| !m.0).map(|m| m.1)
 }
@@ -82,17 +126,21 @@ fn row_major(t: MatrixOperand, e: Extents) -> Option<usize> {
 impl Engine {
     /// How the vendor's library would compute a product.
     pub(crate) fn blas_plan(&self, q: &Product) -> BlasAnswer {
-        let Some(blas) = self.driver().vendor_blas() else {
-            return Err("no vendor library was found".into());
+        let blas = self.driver().vendor_blas().map_err(str::to_string)?;
+        blas.types(q.dtype, q.real())?;
+        let trust = self.blas_trust(blas, q.dtype, q.out)?;
+        let mut q = *q;
+        if q.precision == Precision::Tf32 && !blas.tf32() {
+            q.precision = Precision::Ieee;
+        }
+        let plan = match self.blas_padded(blas, &q, trust) {
+            Some(plan) => plan,
+            None => self.blas_form(blas, &q, trust)?,
         };
-        let trust = self.blas_trust(blas, q.dtype, q.out);
-        if trust & PLAIN == 0 {
-            return Err("the library's results differed from the portable kernel's".into());
+        if blas.workspace_kernels() && blas.workspace(&plan.problem) > 0 {
+            self.blas_trust_in(Check::Workspace, blas, q.dtype, q.out)?;
         }
-        match self.blas_padded(blas, q, trust) {
-            Some(plan) => Ok(plan),
-            None => self.blas_form(blas, q, trust),
-        }
+        Ok(plan)
     }
 
     fn blas_form(&self, blas: &dyn VendorBlas, q: &Product, trust: u8) -> BlasAnswer {
@@ -103,6 +151,10 @@ impl Engine {
         else {
             return Err("an operand has no dense axis".into());
         };
+        let matrices = [Some(q.a), Some(q.b), Some(q.y), q.c, q.residual, q.z];
+        if blas.aligned_only() && !matrices.into_iter().flatten().all(|t| t.aligned) {
+            return Err("a matrix does not begin at a multiple of 16 bytes".into());
+        }
         let act = match q.act.0 {
             0 => Some(BlasAct::Identity),
             1 if trust & RELU != 0 => Some(BlasAct::Relu),
@@ -127,6 +179,9 @@ impl Engine {
         };
         let one_added = q.c.is_none() || q.residual.is_none();
         let ldc = c.map_or(Some(ldy), |c| row_major(c, e));
+        // What the library adds to its result must lie there, if it adds in place.
+        let adds_at =
+            |at: MatrixOperand| !blas.in_place() || c.is_none_or(|c| (c.mem, c.steps) == (at.mem, at.steps));
         let fused = act.filter(|_| bias_fits && one_added && q.scale.is_none() && q.z.is_none());
         let whole = BlasProblem {
             m: e.m,
@@ -143,7 +198,7 @@ impl Engine {
             bias: q.bias.is_some(),
             act: BlasAct::Identity,
         };
-        if let (Some(act), Some(ldc)) = (fused, ldc) {
+        if let (Some(act), Some(ldc)) = (fused.filter(|_| adds_at(q.y)), ldc) {
             let mut problem = BlasProblem { act, ..whole };
             problem.ld[2] = ldc;
             problem.batch_stride[2] = c.map_or(steps(q.y), steps);
@@ -156,8 +211,8 @@ impl Engine {
             |t: MatrixOperand| t.steps == [e.n, 1, e.m * e.n] || (e.batch == 1 && t.steps[..2] == [e.n, 1]);
         let base = q.z.unwrap_or(q.y);
         let flat = [base, q.y].into_iter().all(|t| packed(t) && t.aligned);
-        if let (true, Some(ldc)) = (q.act.0 != 0 && flat && bias_fits && one_added && q.scale.is_none(), ldc)
-        {
+        let mapped = q.act.0 != 0 && flat && bias_fits && one_added && q.scale.is_none() && adds_at(base);
+        if let (true, Some(ldc)) = (mapped, ldc) {
             let mut problem = whole;
             problem.ld[2] = ldc;
             problem.batch_stride[2] = c.map_or(steps(q.y), steps);
@@ -182,7 +237,7 @@ impl Engine {
 
     /// Computes a product as planned.
     pub(crate) fn blas_product(&self, q: &Product, plan: &BlasPlan) -> Result<()> {
-        let Some(blas) = self.driver().vendor_blas() else { return self.portable_product(q) };
+        let Ok(blas) = self.driver().vendor_blas() else { return self.portable_product(q) };
         if let Some(padding) = &plan.padding {
             return self.blas_padded_product(blas, plan, padding);
         }
@@ -267,35 +322,49 @@ impl Engine {
         Ok(())
     }
 
-    /// What is known of the library's results for these types; found out by a small product on first use.
-    fn blas_trust(&self, blas: &dyn VendorBlas, dtype: DType, out: DType) -> u8 {
-        let index = match dtype {
-            DType::F32 => 0,
-            DType::F16 => 1,
-            DType::Bf16 => 2,
-            _ => 3,
-        };
-        let state = &self.inner.device.blas.0[index + 4 * (out != dtype) as usize];
-        let known = state.load(Ordering::Acquire);
-        if known != 0 {
-            return known;
-        }
-        let _run = self.suspend();
-        let found = self.vet(blas, dtype, out).unwrap_or_else(|e| {
-            log::warn!("{}: the check of {dtype} products failed: {e}", blas.name());
-            0
-        });
-        if found & PLAIN == 0 {
-            log::warn!("{} is not used for {dtype} products into {out}", blas.name());
-        }
-        state.store(found | CHECKED, Ordering::Release);
-        found | CHECKED
+    /// What is known of the library's results for these types, found out by a few products on first use; or why it is not used.
+    fn blas_trust(&self, blas: &dyn VendorBlas, dtype: DType, out: DType) -> Trusted {
+        self.blas_trust_in(Check::All, blas, dtype, out)
     }
 
-    /// What holds of the library's results for a small and a larger product, which it gives to different kernels.
+    fn blas_trust_in(&self, check: Check, blas: &dyn VendorBlas, dtype: DType, out: DType) -> Trusted {
+        let (state, why) = self.inner.device.blas.of(check, dtype, out);
+        let mut known = state.load(Ordering::Acquire);
+        if known == 0 {
+            let _run = self.suspend();
+            let found = match check {
+                Check::All => self.vet(blas, dtype, out),
+                Check::Workspace => self.vet_workspace(blas, dtype, out),
+            };
+            if let Err(e) = &found {
+                why.get_or_init(|| format!("the check of its {dtype} products failed: {e}"));
+            }
+            known = found.unwrap_or(0) | CHECKED;
+            if known & PLAIN == 0 {
+                let why = why.get_or_init(|| "its results differed from the portable kernel's".into());
+                log::warn!("{} is not used for {dtype} products into {out}: {why}", blas.name());
+            }
+            state.store(known, Ordering::Release);
+        }
+        match known & PLAIN {
+            0 => Err(why.get().cloned().unwrap_or_default().into()),
+            _ => Ok(known),
+        }
+    }
+
+    /// What holds of the library's results for a small and a larger product, which it gives to different kernels, and for a batch, which may have others
+    /// again. What a library compiles for them is compiled here, so that no recorded call does.
     fn vet(&self, blas: &dyn VendorBlas, dtype: DType, out: DType) -> Result<u8> {
-        let at = |m, n, k| self.vet_at(Extents { batch: 1, m, n, k }, blas, dtype, out);
-        Ok(at(48, 40, 64)? & at(512, 384, 256)?)
+        let at = |batch, m, n, k| self.vet_at(Extents { batch, m, n, k }, blas, dtype, out);
+        let single = at(1, 48, 40, 64)? & at(1, 512, 384, 256)?;
+        Ok(if at(3, 48, 40, 64)? & PLAIN != 0 { single } else { 0 })
+    }
+
+    /// The same for the smallest product of some that needs a workspace.
+    fn vet_workspace(&self, blas: &dyn VendorBlas, dtype: DType, out: DType) -> Result<u8> {
+        let sizes = (2..=32).map(|n| Extents { batch: 1, m: 128 * n, n: 128 * n - 8, k: 128 * n + 8 });
+        let mut needing = sizes.filter(|&e| blas.workspace(&packed_problem(e, dtype, out)) > 0);
+        needing.next().map_or(Ok(PLAIN), |e| self.vet_at(e, blas, dtype, out))
     }
 
     /// Compares products of the library, one with a NaN among them, with those of the portable kernel.
@@ -312,20 +381,22 @@ impl Engine {
             }
             with_dtype!(dtype, T => self.upload(&v.iter().map(|&x| T::from_f64(x)).collect::<Vec<_>>()))
         };
-        let (a, b, bias) = (random(e.m * e.k, true)?, random(e.k * e.n, false)?, random(e.n, false)?);
-        let y = self.scratch(out, e.m * e.n)?;
+        let [of_a, of_b, of_y] = [e.m * e.k, e.k * e.n, e.m * e.n].map(|n| e.batch * n);
+        let (a, b, bias) = (random(of_a, true)?, random(of_b, false)?, random(e.n, false)?);
+        // What lies in the result's memory is not read.
+        let y = with_dtype!(out, T => self.upload(&vec![T::from_f64(f64::NAN); of_y]))?;
         let term = |v: &crate::Buffer, steps| MatrixOperand { steps, ..MatrixOperand::packed(&v.view(), e) };
         let mut q = Product {
             e,
             dtype,
             out,
-            a: term(&a, [e.k, 1, 0]),
-            b: term(&b, [e.n, 1, 0]),
+            a: term(&a, [e.k, 1, e.m * e.k]),
+            b: term(&b, [e.n, 1, e.k * e.n]),
             c: None,
             bias: None,
             scale: None,
             residual: None,
-            y: term(&y, [e.n, 1, 0]),
+            y: term(&y, [e.n, 1, e.m * e.n]),
             z: None,
             alpha: 1.0,
             beta: 0.0,
@@ -336,8 +407,8 @@ impl Engine {
             with_dtype!(out, T => Ok(self.download::<T>(y.view())?.into_iter().map(HostElement::to_f64).collect()))
         };
         let tolerance = match out {
-            DType::F64 => 1e-13,
-            DType::F32 => 1e-5,
+            DType::F64 => 1e-13 * (e.k as f64 / 256.0).max(1.0),
+            DType::F32 => 1e-5 * (e.k as f64 / 256.0).max(1.0),
             DType::F16 => 2e-3,
             _ => 1.6e-2,
         };

@@ -181,7 +181,7 @@ impl Queued {
                 unsafe { driver.copy(s, *from, *to, *bytes) }
             }
             Queued::Blas(q) => {
-                let lib = driver.vendor_blas().ok_or_else(|| gone("gemm"))?;
+                let lib = driver.vendor_blas().map_err(|_| gone("gemm"))?;
                 let [a, b, c, d] = q.matrices;
                 // SAFETY: the operands fitted the problem when the call was recorded, the workspace has the size that the library asked for.
                 unsafe { lib.gemm(s, &q.problem, q.alpha, q.beta, a, b, c, d, q.bias, q.workspace) }

@@ -357,5 +357,8 @@ fn a_measured_product_is_right_on_opencl() {
         gpu.fill(0.0, p.y.alias_mut()).unwrap();
         assert_eq!(p.chosen(&gpu), named(variant, ChosenBy::Measurement));
         assert!(right(), "{variant}");
+        // Nor does a library that no rule takes need the question who serves.
+        let ran = gpu.profile_calls(&mut || p.run(&gpu)).unwrap();
+        assert_eq!(ran.launches.iter().any(|l| &*l.name == "clblast"), variant == "clblast", "{ran:?}");
     }
 }

@@ -9,17 +9,33 @@ mod ragged_plan;
 #[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 
-use self::plan::{GemmPlan, GemmProblem, tiling};
+use self::plan::{CLBLAST, CUBLASLT, GemmPlan, GemmProblem, HIPBLASLT, tiling};
 use self::product::{MatrixOperand, Product};
 use crate::buffer::{GradMut, View, ViewMut};
+use crate::device::BackendKind;
 use crate::driver::RawMem;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::blas::BlasAnswer;
+use crate::engine::plan::Problem;
 use crate::error::Result;
 use crate::ops::core::Choice;
 use crate::ops::gemm::*;
 use crate::ops::reduce::ReduceOps;
+
+/// The vendor's part in a product.
+struct VendorPlans {
+    /// Number of the variant that is its library.
+    library: usize,
+    parts: BlasAnswer,
+    whole: BlasAnswer,
+}
+
+impl VendorPlans {
+    fn problem(&self, q: &Product) -> GemmProblem<'_> {
+        q.problem(self.library, [&self.parts, &self.whole])
+    }
+}
 
 /// A gradient to compute.
 struct Gradient {
@@ -36,14 +52,36 @@ impl Engine {
         self.tiles(q, tile, splits)
     }
 
-    /// The vendor's part in a product, of parts and as a whole; it is not asked where another variant is pinned.
-    fn vendor_plans(&self, op: &'static str, q: &Product) -> [BlasAnswer; 2] {
+    /// Number of the variant that is the device's vendor library. Drivers that are not this crate's name theirs.
+    fn library(&self) -> usize {
+        match self.device_caps().id.kind {
+            BackendKind::OpenCl => CLBLAST,
+            BackendKind::Hip => HIPBLASLT,
+            BackendKind::Custom => {
+                let name = self.driver().vendor_blas().map_or("", |blas| blas.name());
+                let mut named = [HIPBLASLT, CLBLAST].into_iter();
+                named.find(|&v| GemmProblem::VARIANTS[v].name == name).unwrap_or(CUBLASLT)
+            }
+            _ => CUBLASLT,
+        }
+    }
+
+    /// The vendor's part in a product, of parts and as a whole. It is not asked where another variant is pinned; a library that no rule takes is asked
+    /// where something else may (`explained`: the choice is to be put in words).
+    fn vendor_plans(&self, op: &'static str, q: &Product, explained: bool) -> VendorPlans {
+        let library = self.library();
         let ask =
             |variant, answer: &dyn Fn() -> BlasAnswer| match self.may_take::<GemmProblem<'_>>(op, variant) {
                 true => answer(),
                 false => Err("another variant is pinned".into()),
             };
-        [ask(0, &|| self.parts_plan(q)), ask(1, &|| self.blas_plan(q))]
+        let parts = ask(0, &|| self.parts_plan(q));
+        let unasked = Err("it is taken where it is pinned or was measured to be the fastest".into());
+        let asked = library != CLBLAST
+            || explained
+            || self.considers(op, &q.problem(library, [&parts, &unasked]), library);
+        let whole = if asked { ask(library, &|| self.blas_plan(q)) } else { unasked };
+        VendorPlans { library, parts, whole }
     }
 
     /// Computes a product whose operands are checked.
@@ -55,8 +93,8 @@ impl Engine {
         if e.k == 0 || q.alpha == 0.0 {
             return self.finish(q, None, 0, 0.0);
         }
-        let [parts, vendor] = self.vendor_plans(op, q);
-        match (self.plan(op, &q.problem([&parts, &vendor]))?, vendor) {
+        let plans = self.vendor_plans(op, q, false);
+        match (self.plan(op, &plans.problem(q))?, plans.whole) {
             (GemmPlan::Parts, _) => self.product_of_parts(q),
             (GemmPlan::Tiles { tile, splits }, _) => self.tiles(q, tile, splits),
             (GemmPlan::Specialized(form, grid), _) => self.specialized(q, form, grid),
@@ -70,8 +108,7 @@ impl Engine {
         let e = Extents { batch: 1, m: 1024, n: 1024, k: 1024 };
         let t = MatrixOperand { mem: (RawMem(0), 0), aligned: true, steps: [1024, 1, 0] };
         let q = Product::plain(&Gemm::new(), e, DType::F32, t, t, (t, DType::F32), 0.0);
-        let [parts, vendor] = self.vendor_plans(op, &q);
-        self.explain_problem(op, &q.problem([&parts, &vendor]))
+        self.explain_problem(op, &self.vendor_plans(op, &q, true).problem(&q))
     }
 
     /// Sum over the batches of alpha A B into one matrix.
@@ -102,8 +139,7 @@ impl Engine {
         if e.batch == 0 || e.m == 0 || e.n == 0 || e.k == 0 || q.alpha == 0.0 {
             return Ok(());
         }
-        let [parts, vendor] = self.vendor_plans(op, q);
-        self.plan(op, &q.problem([&parts, &vendor])).map(|_| ())
+        self.plan(op, &self.vendor_plans(op, q, false).problem(q)).map(|_| ())
     }
 
     /// A gradient as a product, summed over the batch with `sum`.

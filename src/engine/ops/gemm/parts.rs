@@ -82,6 +82,9 @@ impl Engine {
     /// How the vendor's library would compute the product of the parts.
     pub(super) fn parts_plan(&self, q: &Product) -> BlasAnswer {
         let splits = Splits::of(q)?;
+        if self.driver().vendor_blas().is_ok_and(|blas| !blas.tf32()) {
+            return Err("the vendor's library has no TF32".into());
+        }
         self.blas_plan(&splits.product(q, [(RawMem(0), 0); 2]))
     }
 

@@ -1,5 +1,8 @@
 //! How matrix products run: the vendor's library, kernels for matrix cores, or a tile kernel.
 
+use std::fmt::{self, Debug};
+use std::hash::{Hash, Hasher};
+
 use crate::device::Caps;
 use crate::dtype::DType;
 use crate::engine::launch::Grid;
@@ -25,6 +28,45 @@ pub(crate) enum Form {
     Tn,
 }
 
+/// Number of the variant by cuBLASLt, or by the library of a driver that is not this crate's.
+pub(crate) const CUBLASLT: usize = 1;
+/// Number of the variant by hipBLASLt.
+pub(crate) const HIPBLASLT: usize = 2;
+/// Number of the variant by CLBlast. Which of its kernels and those of this crate are faster depends on the device, and its first product of a type
+/// compiles for seconds: only where it is pinned, was measured, or is asked about is the library opened.
+pub(crate) const CLBLAST: usize = 10;
+
+/// What a vendor's library says to a product.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Library<'a> {
+    /// Number of the variant that is this library's.
+    pub(crate) variant: usize,
+    /// Whether it takes the product, or why not.
+    pub(crate) answer: Result<(), &'a str>,
+}
+
+impl Library<'_> {
+    /// What distinguishes problems. A library that is not always asked does not.
+    fn key(&self) -> Option<Result<(), &str>> {
+        (self.variant != CLBLAST).then_some(self.answer)
+    }
+}
+
+impl Debug for Library<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.key() {
+            Some(answer) => answer.fmt(f),
+            None => f.write_str("on demand"),
+        }
+    }
+}
+
+impl Hash for Library<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
 /// A product. Where nothing is written or summed there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct GemmProblem<'a> {
@@ -34,8 +76,8 @@ pub(crate) struct GemmProblem<'a> {
     pub(crate) tf32: bool,
     /// Whether the vendor's library takes the product of the operands' parts in TF32, or why not.
     pub(crate) parts: Result<(), &'a str>,
-    /// Whether the vendor's library takes it, or why not.
-    pub(crate) vendor: Result<(), &'a str>,
+    /// The vendor's library.
+    pub(crate) vendor: Library<'a>,
     /// How its operands lie in memory, or why kernels for matrix cores do not take them.
     pub(crate) form: Result<Form, &'static str>,
     /// Whether results and what is added to them lie in rows, at multiples of four numbers, and vectors along these.
@@ -149,12 +191,17 @@ pub(crate) fn tiling(e: Extents, dtype: DType, caps: &Caps) -> (Tile, usize) {
 }
 
 impl GemmProblem<'_> {
-    fn vendor(&self) -> Result<GemmPlan, Reason> {
+    fn vendor(&self, variant: usize) -> Result<GemmPlan, Reason> {
         let e = self.e;
-        self.vendor.map_err(|why| why.to_string())?;
+        if self.vendor.variant != variant {
+            return Err(
+                "no vendor library of this name: the driver interface of the device has another".into()
+            );
+        }
+        self.vendor.answer.map_err(|why| why.to_string())?;
         // Measured on an H200: 1.4 times the vendor library's speed for 16 x 4096 x 4096.
         let thin = e.m.min(e.n) <= SKINNY && e.k * e.m.max(e.n) >= 1 << 20;
-        if self.dtype == DType::F32 && !self.tf32 && thin {
+        if variant != CLBLAST && self.dtype == DType::F32 && !self.tf32 && thin {
             return Err("the skinny kernel reads f32 operands of this shape faster".into());
         }
         Ok(GemmPlan::Vendor)
@@ -190,6 +237,7 @@ impl Problem for GemmProblem<'_> {
     const VARIANTS: &'static [Variant] = &[
         Variant { name: "cublaslt_tf32x3", source: "kernels/common/gemm/parts.c" },
         Variant { name: "cublaslt", source: "vendor library" },
+        Variant { name: "hipblaslt", source: "vendor library" },
         Variant { name: "warp_specialized", source: "kernels/common/gemm/matrix_specialized.c" },
         Variant { name: "matrix_cores", source: "kernels/common/gemm/matrix.c" },
         Variant { name: PORTABLE, source: SOURCE },
@@ -197,6 +245,7 @@ impl Problem for GemmProblem<'_> {
         Variant { name: "tile_64", source: SOURCE },
         Variant { name: "skinny", source: SOURCE },
         Variant { name: "split_k", source: SOURCE },
+        Variant { name: "clblast", source: "vendor library" },
     ];
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<GemmPlan, Reason> {
@@ -204,15 +253,15 @@ impl Problem for GemmProblem<'_> {
         let (tile, splits) = tiling(e, self.dtype, caps);
         let (tile, splits) = match variant {
             0 => return self.parts.map(|()| GemmPlan::Parts).map_err(|why| why.to_string().into()),
-            1 => return self.vendor(),
-            2 => return self.specialized(caps),
-            3 => return self.matrix_cores(caps),
-            4 => (tile, splits),
-            5 if self.dtype == DType::F64 => return Err("f64 has no tile of this size".into()),
-            5 => (Tile::Square128, 1),
-            6 => (Tile::Square64, 1),
-            7 if e.m.min(e.n) > SKINNY => return Err("both M and N are above 16".into()),
-            7 => (Tile::Skinny, splits),
+            CUBLASLT | HIPBLASLT | CLBLAST => return self.vendor(variant),
+            3 => return self.specialized(caps),
+            4 => return self.matrix_cores(caps),
+            5 => (tile, splits),
+            6 if self.dtype == DType::F64 => return Err("f64 has no tile of this size".into()),
+            6 => (Tile::Square128, 1),
+            7 => (Tile::Square64, 1),
+            8 if e.m.min(e.n) > SKINNY => return Err("both M and N are above 16".into()),
+            8 => (Tile::Skinny, splits),
             _ if e.k < 64 => return Err("K is below 64".into()),
             _ => (Tile::Square64, splits.max(2)),
         };
@@ -227,8 +276,9 @@ impl Problem for GemmProblem<'_> {
             // An element is split once and used as often as the other operand has rows.
             0 => e.m.min(e.n).min(e.k) >= 256,
             // A block has all of k: too few blocks for the device are slower than tiles with k split.
-            2 => whole && 2 * Tile::Square128.blocks(e) >= caps.compute_units as usize,
-            3 => whole && caps.matrix_cores.is_some(),
+            3 => whole && 2 * Tile::Square128.blocks(e) >= caps.compute_units as usize,
+            4 => whole && caps.matrix_cores.is_some(),
+            CLBLAST => false,
             _ => true,
         }
     }
@@ -244,6 +294,8 @@ mod tests {
     use crate::device::MatrixCores;
     use crate::engine::geometry::tests::{chosen, cpu, gpu};
 
+    const TAKEN: Library<'static> = Library { variant: CUBLASLT, answer: Ok(()) };
+
     fn problem(m: usize, n: usize, k: usize) -> GemmProblem<'static> {
         let e = Extents { batch: 1, m, n, k };
         GemmProblem {
@@ -251,7 +303,7 @@ mod tests {
             dtype: DType::F32,
             tf32: false,
             parts: Err("no vendor library was found"),
-            vendor: Err("no vendor library was found"),
+            vendor: Library { variant: CUBLASLT, answer: Err("no vendor library was found") },
             form: Err("f32"),
             rows: true,
         }
@@ -261,31 +313,58 @@ mod tests {
     fn tiles_and_splits_fill_the_device() {
         let (gpu, cpu) = (gpu(), cpu());
         let tiles = |tile, splits| Ok(GemmPlan::Tiles { tile, splits });
-        assert_eq!(problem(4096, 4096, 4096).plan(4, &gpu), tiles(Tile::Square128, 1));
-        assert_eq!(problem(512, 512, 512).plan(4, &gpu), tiles(Tile::Square64, 4));
-        assert_eq!(problem(64, 64, 1 << 20).plan(4, &gpu), tiles(Tile::Square64, 264));
-        assert_eq!(problem(16, 4096, 4096).plan(4, &gpu), tiles(Tile::Skinny, 32));
-        assert_eq!(problem(4096, 16, 4096).plan(4, &gpu), tiles(Tile::Skinny, 32));
-        assert_eq!(problem(16, 4096, 4096).plan(4, &cpu), tiles(Tile::Square64, 1));
-        assert_eq!(problem(512, 512, 512).plan(4, &cpu), tiles(Tile::Square128, 1));
+        assert_eq!(problem(4096, 4096, 4096).plan(5, &gpu), tiles(Tile::Square128, 1));
+        assert_eq!(problem(512, 512, 512).plan(5, &gpu), tiles(Tile::Square64, 4));
+        assert_eq!(problem(64, 64, 1 << 20).plan(5, &gpu), tiles(Tile::Square64, 264));
+        assert_eq!(problem(16, 4096, 4096).plan(5, &gpu), tiles(Tile::Skinny, 32));
+        assert_eq!(problem(4096, 16, 4096).plan(5, &gpu), tiles(Tile::Skinny, 32));
+        assert_eq!(problem(16, 4096, 4096).plan(5, &cpu), tiles(Tile::Square64, 1));
+        assert_eq!(problem(512, 512, 512).plan(5, &cpu), tiles(Tile::Square128, 1));
         let double = GemmProblem { dtype: DType::F64, ..problem(4096, 4096, 64) };
-        assert_eq!(double.plan(4, &gpu), tiles(Tile::Square64, 1));
+        assert_eq!(double.plan(5, &gpu), tiles(Tile::Square64, 1));
     }
 
     #[test]
     fn the_vendor_library_comes_first_but_for_thin_products() {
         let gpu = gpu();
-        let taken = |p: GemmProblem<'static>| GemmProblem { vendor: Ok(()), ..p };
+        let taken = |p: GemmProblem<'static>| GemmProblem { vendor: TAKEN, ..p };
         assert_eq!(taken(problem(1024, 1024, 1024)).plan(1, &gpu), Ok(GemmPlan::Vendor));
         assert!(problem(1024, 1024, 1024).plan(1, &gpu).is_err_and(|e| e.contains("no vendor library")));
+        let amd = GemmProblem {
+            vendor: Library { variant: HIPBLASLT, answer: Ok(()) },
+            ..problem(1024, 1024, 1024)
+        };
+        assert_eq!((chosen(&amd, &gpu), amd.plan(HIPBLASLT, &gpu)), ("hipblaslt", Ok(GemmPlan::Vendor)));
+        assert!(amd.plan(CUBLASLT, &gpu).is_err_and(|e| e.contains("has another")));
+        assert!(taken(problem(64, 64, 64)).plan(HIPBLASLT, &gpu).is_err_and(|e| e.contains("has another")));
         let thin = taken(problem(16, 4096, 4096));
         assert!(thin.plan(1, &gpu).is_err_and(|e| e.contains("skinny")));
         assert_eq!(GemmProblem { tf32: true, ..thin }.plan(1, &gpu), Ok(GemmPlan::Vendor));
     }
 
     #[test]
+    fn a_library_on_demand_is_no_rule_s_choice_and_no_part_of_the_key() {
+        let gpu = gpu();
+        let with = |answer| {
+            let vendor = Library { variant: CLBLAST, answer };
+            GemmProblem { vendor, ..problem(1024, 1024, 1024) }
+        };
+        let (asked, other) = (with(Ok(())), with(Err("it was not asked")));
+        assert_eq!((chosen(&asked, &gpu), asked.plan(CLBLAST, &gpu)), (PORTABLE, Ok(GemmPlan::Vendor)));
+        assert!(other.plan(CLBLAST, &gpu).is_err_and(|e| e.contains("not asked")));
+        assert!(asked.plan(CUBLASLT, &gpu).is_err_and(|e| e.contains("another")));
+        let keys = [&asked, &other].map(|p| (ProblemKey::text(p), ProblemKey::digest(p, "gemm")));
+        assert_eq!(keys[0], keys[1]);
+        let always = |answer| GemmProblem { vendor: Library { variant: CUBLASLT, answer }, ..asked };
+        assert_ne!(always(Ok(())).text(), always(Err("no")).text());
+        // Thin products are its own to take.
+        let thin = GemmProblem { vendor: asked.vendor, ..problem(16, 4096, 4096) };
+        assert_eq!(thin.plan(CLBLAST, &gpu), Ok(GemmPlan::Vendor));
+    }
+
+    #[test]
     fn parts_serve_large_products_that_ask_for_them() {
-        let asked = |n| GemmProblem { parts: Ok(()), vendor: Ok(()), ..problem(n, n, n) };
+        let asked = |n| GemmProblem { parts: Ok(()), vendor: TAKEN, ..problem(n, n, n) };
         assert_eq!(chosen(&asked(1024), &gpu()), "cublaslt_tf32x3");
         assert_eq!(asked(128).plan(0, &gpu()), Ok(GemmPlan::Parts));
         assert_eq!(chosen(&asked(128), &gpu()), "cublaslt");
@@ -297,11 +376,11 @@ mod tests {
         let gpu = gpu();
         let p = problem(128, 128, 32);
         let double = GemmProblem { dtype: DType::F64, ..p };
-        assert!(double.plan(5, &gpu).is_err_and(|e| e.contains("f64")));
-        assert!(p.plan(7, &gpu).is_err_and(|e| e.contains("above 16")));
-        assert!(p.plan(8, &gpu).is_err_and(|e| e.contains("below 64")));
+        assert!(double.plan(6, &gpu).is_err_and(|e| e.contains("f64")));
+        assert!(p.plan(8, &gpu).is_err_and(|e| e.contains("above 16")));
+        assert!(p.plan(9, &gpu).is_err_and(|e| e.contains("below 64")));
         let split = GemmPlan::Tiles { tile: Tile::Square64, splits: 2 };
-        assert_eq!(problem(128, 128, 64).plan(8, &gpu), Ok(split));
+        assert_eq!(problem(128, 128, 64).plan(9, &gpu), Ok(split));
     }
 
     #[test]
@@ -317,19 +396,19 @@ mod tests {
         let large = half(4096, 4096, 4096);
         assert_eq!(chosen(&large, &hopper), "warp_specialized");
         let grid = Grid::BlocksOf { blocks: 132, threads: 384, local: 224 << 10 };
-        assert_eq!(large.plan(2, &hopper), Ok(GemmPlan::Specialized(Form::Nt, grid)));
+        assert_eq!(large.plan(3, &hopper), Ok(GemmPlan::Specialized(Form::Nt, grid)));
         // 3 x 2 tiles are three pairs, and too few for the device.
         let few = Grid::BlocksOf { blocks: 6, threads: 384, local: 224 << 10 };
-        assert_eq!(half(300, 200, 64).plan(2, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));
+        assert_eq!(half(300, 200, 64).plan(3, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));
         assert_eq!(chosen(&half(300, 200, 64), &hopper), "matrix_cores");
         let tile = |columns, local| Tile::Matrix { form: Form::Nt, columns, local };
         let split = GemmPlan::Tiles { tile: tile(128, 96 << 10), splits: 33 };
-        assert_eq!(half(256, 512, 1 << 16).plan(3, &hopper), Ok(split));
+        assert_eq!(half(256, 512, 1 << 16).plan(4, &hopper), Ok(split));
         assert_eq!(chosen(&GemmProblem { rows: false, ..large }, &hopper), "matrix_cores");
         assert_eq!(chosen(&large, &Caps { tensor_maps: false, ..hopper.clone() }), "matrix_cores");
         let short = Caps { shared_bytes: 48 << 10, ..hopper.clone() };
         let narrow = GemmPlan::Tiles { tile: tile(64, 48 << 10), splits: 1 };
-        assert_eq!((chosen(&large, &short), large.plan(3, &short)), ("matrix_cores", Ok(narrow)));
+        assert_eq!((chosen(&large, &short), large.plan(4, &short)), ("matrix_cores", Ok(narrow)));
         assert_eq!(chosen(&large, &Caps { shared_bytes: 32 << 10, ..hopper.clone() }), PORTABLE);
         assert_eq!(chosen(&large, &gpu()), PORTABLE);
         assert_eq!(chosen(&half(16, 4096, 4096), &hopper), PORTABLE);

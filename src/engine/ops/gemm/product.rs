@@ -1,6 +1,6 @@
 //! A product and its operands in device memory, as kernels take them.
 
-use super::plan::{Form, GemmProblem};
+use super::plan::{Form, GemmProblem, Library};
 use crate::buffer::View;
 use crate::driver::{DimsArg, Ptr, RawMem, TensorMap};
 use crate::dtype::DType;
@@ -177,8 +177,12 @@ impl Product {
         }
     }
 
-    /// What decides how it runs, with what the vendor's library says to the product of parts and to the whole one.
-    pub(super) fn problem<'a>(&self, [parts, vendor]: [&'a BlasAnswer; 2]) -> GemmProblem<'a> {
+    /// What decides how it runs, with what the vendor's library, which is a variant of this number, says to the product of parts and to the whole one.
+    pub(super) fn problem<'a>(
+        &self,
+        variant: usize,
+        [parts, vendor]: [&'a BlasAnswer; 2],
+    ) -> GemmProblem<'a> {
         let refusal = |a: &'a BlasAnswer| a.as_ref().map(|_| ()).map_err(|why| why.as_ref());
         let e = self.e;
         let results = [self.c, self.residual, Some(self.y), self.z].into_iter().flatten();
@@ -187,7 +191,8 @@ impl Product {
             && results.into_iter().all(|t| t.wide_rows(e.m))
             && vectors.into_iter().all(MatrixOperand::along_rows);
         let (tf32, form) = (self.precision == Precision::Tf32, self.form());
-        GemmProblem { e, dtype: self.dtype, tf32, parts: refusal(parts), vendor: refusal(vendor), form, rows }
+        let vendor = Library { variant, answer: refusal(vendor) };
+        GemmProblem { e, dtype: self.dtype, tf32, parts: refusal(parts), vendor, form, rows }
     }
 
     /// How the operands lie in memory, or why kernels for matrix cores do not take them: these copy items of 16 bytes of one row.

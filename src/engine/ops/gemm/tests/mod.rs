@@ -1,5 +1,6 @@
 //! Products of random shapes, strides and epilogues on the CPU and on OpenCL against a plain f64 loop.
 
+mod clblast;
 mod gradients;
 mod groups;
 mod products;

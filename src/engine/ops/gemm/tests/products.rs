@@ -9,7 +9,17 @@ use crate::ops::gemm::*;
 use crate::{Buffer, CpuBackend, DType, GpuError, Layout, View};
 
 /// One random product; everything about it follows from `seed`.
-fn forward(gpu: &dyn IGpuBackend, seed: u64, d: DType, [batch, m, n, k]: [usize; 4]) {
+fn forward(gpu: &dyn IGpuBackend, seed: u64, d: DType, e: [usize; 4]) {
+    try_forward(gpu, seed, d, e).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+}
+
+/// The same where the product may be refused.
+pub(super) fn try_forward(
+    gpu: &dyn IGpuBackend,
+    seed: u64,
+    d: DType,
+    [batch, m, n, k]: [usize; 4],
+) -> crate::Result<()> {
     let rng = &mut Rng(seed);
     (0..5).for_each(|_| _ = rng.word());
     let what = format!("seed {seed} {d} batch {batch} {m}x{n}x{k}");
@@ -55,7 +65,7 @@ fn forward(gpu: &dyn IGpuBackend, seed: u64, d: DType, [batch, m, n, k]: [usize;
         z: use_z.then(|| z.m()),
         colsum: use_colsum.then(|| colsum.m()),
     };
-    gpu.gemm(&p, io).unwrap_or_else(|e| panic!("{what}: {e}"));
+    gpu.gemm(&p, io)?;
     let (got_y, got_z, got_sum) = (download(gpu, &y.buf), download(gpu, &z.buf), download(gpu, &colsum.buf));
     let unit = if d == DType::F64 { 1.2e-16 } else { 6e-8 };
     let mut sums = vec![(0.0, 0.0); n];
@@ -121,6 +131,7 @@ fn forward(gpu: &dyn IGpuBackend, seed: u64, d: DType, [batch, m, n, k]: [usize;
             assert!((got_sum[j] - v).abs() <= tol, "{what} colsum[{j}]: {} for {v}", got_sum[j]);
         }
     }
+    Ok(())
 }
 
 const SHAPES: [[usize; 4]; 26] = [
