@@ -195,10 +195,13 @@ fn macros(text: &str) -> Vec<(String, String)> {
     joined.lines().filter_map(define).collect()
 }
 
-/// Parameters of a dialect's macros and of `prelude/register_tile.h`, which every kernel may set for itself.
+/// Parameters of a dialect's macros, of `prelude/register_tile.h` and of pipelines of copies (how many tiles they have), which every kernel may set for
+/// itself.
 const PARAMETERS: &[&str] = &[
+    "GK_BLOCK",
     "GK_CLUSTERING",
     "GK_MIN_BLOCKS",
+    "GK_STAGES",
     "GK_TILE",
     "GK_TILE_BM",
     "GK_TILE_BN",

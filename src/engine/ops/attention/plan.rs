@@ -382,7 +382,7 @@ mod tests {
             kernel(best(&AttentionBwdProblem(taken), &hopper())),
             Some((VENDOR, AttentionKernel::Vendor))
         );
-        assert_eq!(kernel(best(&AttentionBwdProblem(p), &hopper())), Some((1, AttentionKernel::Matrix)));
+        assert_eq!(kernel(best(&AttentionBwdProblem(p), &hopper())), Some((2, AttentionKernel::Matrix)));
     }
 
     #[test]
