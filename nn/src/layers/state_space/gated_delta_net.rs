@@ -140,10 +140,8 @@ impl GatedDeltaNet {
         let k = k.l2_normalize(-1, 1e-6)?;
         let share = hooks::call("b_proj", &p.b_proj, &[x], || p.b_proj.forward(x))?.sigmoid()?;
         let step = hooks::call("a_proj", &p.a_proj, &[x], || p.a_proj.forward(x))?;
-        // In f32 for 16-bit data: rounding an exponent changes its power by more than rounding the power does.
-        let wide = |t: &Tensor| t.to_dtype(x.dtype().accumulator());
-        let step = wide(&step)?.add(&wide(&p.dt_bias.get())?)?.softplus()?;
-        let decay = step.mul(&wide(&p.a_log.get())?.exp()?)?.neg()?.exp()?.to_dtype(x.dtype())?;
+        let step = step.add(&p.dt_bias.get())?.softplus()?;
+        let decay = step.mul(&p.a_log.get().exp()?)?.neg()?.exp()?;
         let o = recur(carry, |initial| q.gated_delta_scan(&k, &v, &decay, &share, initial))?;
         let o = hooks::call("o_norm", &p.o_norm, &[&o], || p.o_norm.forward(&o))?;
         let gate = hooks::call("g_proj", &p.g_proj, &[x], || p.g_proj.forward(x))?.silu()?;
