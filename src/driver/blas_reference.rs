@@ -57,7 +57,8 @@ pub(crate) fn row_major(p: &BlasProblem, alpha: f64, beta: f64, a: &[f64], b: &[
     d
 }
 
-fn encode(dtype: DType, data: &[f64]) -> Vec<u8> {
+/// Numbers as they are stored.
+pub(crate) fn encode(dtype: DType, data: &[f64]) -> Vec<u8> {
     let one = |&x: &f64| match dtype {
         DType::F16 => f16::from_f64(x).to_le_bytes().to_vec(),
         DType::Bf16 => bf16::from_f64(x).to_le_bytes().to_vec(),
@@ -67,7 +68,8 @@ fn encode(dtype: DType, data: &[f64]) -> Vec<u8> {
     data.iter().flat_map(one).collect()
 }
 
-fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+/// Stored numbers.
+pub(crate) fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     let one = |b: &[u8]| match dtype {
         DType::F16 => f16::from_le_bytes([b[0], b[1]]).to_f64(),
         DType::Bf16 => bf16::from_le_bytes([b[0], b[1]]).to_f64(),

@@ -81,6 +81,23 @@ impl VendorConvProblem {
         let outputs = self.y.extents.iter().fold(2usize, |a, &b| a.saturating_mul(b));
         self.w.extents[1..].iter().fold(outputs, |a, &b| a.saturating_mul(b))
     }
+
+    /// Whether there is something to compute, and libraries can count its elements in 32 bits.
+    #[cfg(any(feature = "driver-cuda", feature = "driver-hip"))]
+    pub(crate) fn narrow(&self) -> std::result::Result<(), String> {
+        let all = [&self.x, &self.w, &self.y];
+        if all.iter().any(|t| t.extents.contains(&0)) {
+            return Err("an extent is 0".into());
+        }
+        let last = |sum: usize, (&n, s): (&usize, usize)| sum.saturating_add((n - 1).saturating_mul(s));
+        let far = |t: &ConvTensor| t.extents.iter().zip(t.strides).fold(0, last) > i32::MAX as usize;
+        let wide =
+            [self.pad, self.pad_end, self.stride, self.dilation].iter().flatten().any(|&v| v > 1 << 20);
+        if wide || all.into_iter().any(far) {
+            return Err("its positions need 64 bits".into());
+        }
+        Ok(())
+    }
 }
 
 /// Convolutions of a vendor library, loaded at run time.

@@ -13,6 +13,9 @@ use crate::error::Result;
 #[cfg(all(test, any(feature = "driver-cuda", feature = "driver-hip", feature = "driver-opencl")))]
 #[cfg_attr(not(all(feature = "driver-cuda", feature = "driver-opencl")), allow(dead_code))]
 pub(crate) mod blas_reference;
+#[cfg(all(test, any(feature = "driver-cuda", feature = "driver-hip")))]
+#[cfg_attr(not(feature = "driver-hip"), allow(dead_code))]
+pub(crate) mod conv_reference;
 #[cfg(feature = "driver-cuda")]
 pub(crate) mod cuda;
 mod dnn;

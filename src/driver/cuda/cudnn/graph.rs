@@ -23,17 +23,7 @@ pub(super) fn eligible(p: &VendorConvProblem) -> std::result::Result<(), String>
     if data_type(p.dtype).is_none() {
         return Err(format!("{} convolutions", p.dtype));
     }
-    let all = [&p.x, &p.w, &p.y];
-    if all.iter().any(|t| t.extents.contains(&0)) {
-        return Err("an extent is 0".into());
-    }
-    let last = |sum: usize, (&n, s): (&usize, usize)| sum.saturating_add((n - 1).saturating_mul(s));
-    let far = |t: &ConvTensor| t.extents.iter().zip(t.strides).fold(0, last) > i32::MAX as usize;
-    let wide = [p.pad, p.pad_end, p.stride, p.dilation].iter().flatten().any(|&v| v > 1 << 20);
-    if wide || all.into_iter().any(far) {
-        return Err("its positions need 64 bits".into());
-    }
-    Ok(())
+    p.narrow()
 }
 
 /// A graph of operations, with what it is made of.

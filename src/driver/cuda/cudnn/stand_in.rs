@@ -17,7 +17,7 @@ use dnn::cudnnBackendNumericalNote_t as Note;
 use super::attention::AttentionPlan;
 use super::descriptor::{Api, DnnTable};
 use super::graph::{Graph, IDS, Notes, Way};
-use super::tests::problem;
+use crate::driver::conv_reference::problem;
 use crate::driver::{AttentionTensor, ConvPass, VendorAttentionProblem, VendorConvProblem};
 use crate::dtype::DType;
 

@@ -1,10 +1,11 @@
 //! The library on a GPU: every kernel that it offers for some problems, by its notes, its error and its time.
 
 use cudarc::cudnn::sys::cudnnBackendHeurMode_t as Mode;
-use half::{bf16, f16};
 
 use super::graph::{Graph, Notes, Way};
 use super::*;
+use crate::driver::blas_reference::{decode, encode};
+use crate::driver::conv_reference::{problem, reference, size};
 use crate::driver::cuda::CudaDriver;
 use crate::driver::{ConvPass, ConvTensor, Driver};
 use crate::dtype::DType;
@@ -16,88 +17,6 @@ fn only_version_9_is_known() {
     known(90_000).unwrap();
     assert!(known(8_907).unwrap_err().contains("8907"));
     known(100_000).unwrap_err();
-}
-
-/// Images, channels in and out, side, taps along a side, stride, padding, dilation, groups.
-pub(super) fn problem(
-    [n, ci, co, side, taps]: [usize; 5],
-    [stride, pad, dilation, groups]: [usize; 4],
-    dtype: DType,
-) -> VendorConvProblem {
-    let out = (side + 2 * pad - dilation * (taps - 1) - 1) / stride + 1;
-    let tensor = |n, c, side| ConvTensor::packed([n, c, side, side, 1]);
-    VendorConvProblem {
-        pass: ConvPass::Forward,
-        axes: 2,
-        x: tensor(n, ci, side),
-        w: tensor(co, ci / groups, taps),
-        y: tensor(n, co, out),
-        pad: [pad, pad, 0],
-        pad_end: [pad, pad, 0],
-        stride: [stride, stride, 1],
-        dilation: [dilation, dilation, 1],
-        dtype,
-        tf32: false,
-        align: 16,
-    }
-}
-
-/// Channels last.
-fn channels_last(t: ConvTensor) -> ConvTensor {
-    let [_, c, h, w, _] = t.extents;
-    ConvTensor { strides: [h * w * c, 1, w * c, c, 1], ..t }
-}
-
-/// Each output by its definition, with the sum of magnitudes and the number of terms.
-fn reference(p: &VendorConvProblem, [x, w, y]: [&[f64]; 3]) -> Vec<[f64; 3]> {
-    let out = [&p.y, &p.x, &p.w][p.pass as usize];
-    let mut all = vec![[0.0; 3]; size(out)];
-    let at = |t: &ConvTensor, i: [usize; 4]| -> usize { (0..4).map(|a| i[a] * t.strides[a]).sum() };
-    let ([n, co, oh, ow, _], [_, cig, kh, kw, _]) = (p.y.extents, p.w.extents);
-    let groups = p.x.extents[1] / cig;
-    for i in 0..n * co * oh * ow {
-        let [b, o, u, v] = [i / (co * oh * ow), i / (oh * ow) % co, i / ow % oh, i % ow];
-        for j in 0..cig * kh * kw {
-            let [c, k, l] = [j / (kh * kw), j / kw % kh, j % kw];
-            let (r, s) = (u * p.stride[0] + k * p.dilation[0], v * p.stride[1] + l * p.dilation[1]);
-            let (r, s) = (r.wrapping_sub(p.pad[0]), s.wrapping_sub(p.pad[1]));
-            if r >= p.x.extents[2] || s >= p.x.extents[3] {
-                continue;
-            }
-            let xi = at(&p.x, [b, o / (co / groups) * cig + c, r, s]);
-            let (wi, yi) = (at(&p.w, [o, c, k, l]), at(&p.y, [b, o, u, v]));
-            let (term, to) = match p.pass {
-                ConvPass::Forward => (x[xi] * w[wi], yi),
-                ConvPass::Input => (y[yi] * w[wi], xi),
-                ConvPass::Weight => (y[yi] * x[xi], wi),
-            };
-            let [sum, magnitude, count] = &mut all[to];
-            (*sum, *magnitude, *count) = (*sum + term, *magnitude + term.abs(), *count + 1.0);
-        }
-    }
-    all
-}
-
-fn size(t: &ConvTensor) -> usize {
-    t.extents.iter().product()
-}
-
-fn encode(dtype: DType, data: &[f64]) -> Vec<u8> {
-    let one = |&x: &f64| match dtype {
-        DType::F16 => f16::from_f64(x).to_le_bytes().to_vec(),
-        DType::Bf16 => bf16::from_f64(x).to_le_bytes().to_vec(),
-        _ => (x as f32).to_le_bytes().to_vec(),
-    };
-    data.iter().flat_map(one).collect()
-}
-
-fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
-    let one = |b: &[u8]| match dtype {
-        DType::F16 => f16::from_le_bytes([b[0], b[1]]).to_f64(),
-        DType::Bf16 => bf16::from_le_bytes([b[0], b[1]]).to_f64(),
-        _ => f32::from_le_bytes(b.try_into().unwrap()).into(),
-    };
-    bytes.chunks_exact(dtype.size()).map(one).collect()
 }
 
 /// Values of a problem in device memory, as far as they are stored in its type.
@@ -167,7 +86,8 @@ fn small() -> Vec<VendorConvProblem> {
                 (DType::Bf16, false, true),
             ] {
                 let p = problem(sizes, window, dtype);
-                let [x, w, y] = [p.x, p.w, p.y].map(|t| if last { channels_last(t) } else { t });
+                let [x, w, y] =
+                    [p.x, p.w, p.y].map(|t| if last { ConvTensor::channels_last(t.extents) } else { t });
                 all.push(VendorConvProblem { pass, tf32, x, w, y, ..p });
             }
         }
