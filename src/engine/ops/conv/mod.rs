@@ -14,8 +14,8 @@ pub(super) mod weight;
 use self::format::channels_last;
 use self::plan::conv::{ConvPlan, ConvProblem};
 use self::plan::weight::{WeightPlan, WeightProblem};
-use self::plan::{COUNT, Depthwise, Tile};
-use self::vendor::{VendorAnswer, Wanted};
+use self::plan::{COUNT, Depthwise, Library, Tile};
+use self::vendor::Wanted;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::{ConvPass, DimsArg, VendorConvProblem};
 use crate::dtype::DType;
@@ -55,7 +55,7 @@ impl<'a> Gathered<'a> {
                 back,
                 dtype: io.x.dtype(),
                 last: false,
-                vendor: Err("the portable kernels are asked"),
+                vendor: Library::unasked("the portable kernels are asked"),
             },
             x: io.x,
             w: io.w,
@@ -116,11 +116,6 @@ struct WeightWay {
     vendor: Option<VendorConvProblem>,
 }
 
-/// A library's answer as a plan takes it.
-fn offered(answer: &VendorAnswer) -> std::result::Result<(), &str> {
-    answer.as_ref().map(|_| ()).map_err(|why| why.as_ref())
-}
-
 /// The kernel of a tile.
 fn tile_kernel(tile: Tile) -> &'static Kernel<ConvTileArgs> {
     match tile {
@@ -152,7 +147,7 @@ impl Engine {
         let want =
             Wanted { s, pass, dtype, tf32: false, aligned: true, last: false, epilogue: false, own: None };
         let vendor = self.conv_vendor(op, &want);
-        self.explain_problem(op, &ConvProblem { s, back, dtype, last: false, vendor: offered(&vendor) })
+        self.explain_problem(op, &ConvProblem { s, back, dtype, last: false, vendor: self.offered(&vendor) })
     }
 
     /// Computes a product whose operands are checked.
@@ -164,7 +159,7 @@ impl Engine {
     /// Computes a product whose operands are all channels last, or all contiguous.
     fn gathered_in_format(&self, op: &'static str, q: Gathered<'_>) -> Result<()> {
         let vendor = self.conv_vendor(op, &q.wanted());
-        let problem = ConvProblem { vendor: offered(&vendor), ..q.p };
+        let problem = ConvProblem { vendor: self.offered(&vendor), ..q.p };
         let plan = self.plan_with(op, &problem, (q.precision, q.plain()))?;
         match (plan, vendor) {
             _ if q.y.numel() == 0 => Ok(()),
@@ -439,7 +434,7 @@ impl Engine {
         views: [&View<'_>; 3],
     ) -> Result<WeightWay> {
         let (dtype, last) = (views[0].dtype(), channels_last(views[..2].iter().copied()));
-        let mut problem = WeightProblem { s, dtype, last, vendor: Err("") };
+        let mut problem = WeightProblem { s, dtype, last, vendor: Library::unasked("") };
         let want = Wanted {
             s,
             pass: ConvPass::Weight,
@@ -451,7 +446,7 @@ impl Engine {
             own: problem.own(),
         };
         let vendor = self.conv_vendor(op, &want);
-        problem.vendor = offered(&vendor);
+        problem.vendor = self.offered(&vendor);
         let plan = self.plan_with(op, &problem, p.precision)?;
         Ok(WeightWay { plan, last, vendor: vendor.ok().filter(|_| plan == WeightPlan::Vendor) })
     }

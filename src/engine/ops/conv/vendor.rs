@@ -2,18 +2,19 @@
 
 use super::Gathered;
 use super::format::{laid_out, like};
-use super::plan::VENDOR;
 use super::plan::conv::ConvProblem;
 use super::plan::weight::WeightProblem;
+use super::plan::{CUDNN, Library, MIOPEN};
 use crate::backend::BackendExt;
 use crate::buffer::{Buffer, GradMut, View};
 use crate::cpu::{HostElement, with_dtype};
+use crate::device::BackendKind;
 use crate::driver::{ConvPass, ConvTensor, VendorConv, VendorConvProblem};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::aligned16;
 use crate::engine::ops::gemm::product::{MatrixOperand, Product};
-use crate::engine::plan::Reason;
+use crate::engine::plan::{Problem, Reason};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::ops::activation::Activation;
@@ -129,13 +130,30 @@ impl<'a> Gathered<'a> {
 }
 
 impl Engine {
+    /// Number of the variant that is the device's vendor library. Drivers that are not this crate's name theirs.
+    fn conv_library(&self) -> usize {
+        let named = || self.driver().vendor_conv().map_or("", |lib| lib.name());
+        match self.device_caps().id.kind {
+            BackendKind::Hip => MIOPEN,
+            BackendKind::Custom if named() == ConvProblem::VARIANTS[MIOPEN].name => MIOPEN,
+            _ => CUDNN,
+        }
+    }
+
+    /// A library's answer as a plan takes it.
+    pub(super) fn offered<'v>(&self, answer: &'v VendorAnswer) -> Library<'v> {
+        let answer = answer.as_ref().map(|_| ()).map_err(|why| why.as_ref());
+        Library { variant: self.conv_library(), answer }
+    }
+
     /// The vendor's part in a convolution; it is not asked where another variant is pinned, or comes first.
     pub(super) fn conv_vendor(&self, op: &'static str, want: &Wanted) -> VendorAnswer {
-        if !self.may_take::<ConvProblem<'_>>(op, VENDOR) {
+        let variant = self.conv_library();
+        if !self.may_take::<ConvProblem<'_>>(op, variant) {
             return Err("another variant is pinned".into());
         }
         let lib = self.driver().vendor_conv().map_err(|why| why.to_string())?;
-        let free = !self.must_take::<ConvProblem<'_>>(op, VENDOR);
+        let free = !self.must_take::<ConvProblem<'_>>(op, variant);
         if let Some(why) = want.own.filter(|_| free) {
             return Err(why.into());
         }
@@ -210,7 +228,7 @@ impl Engine {
         p: &VendorConvProblem,
         q: &Gathered<'_>,
     ) -> Result<bool> {
-        if self.must_take::<ConvProblem<'_>>(op, VENDOR) {
+        if self.must_take::<ConvProblem<'_>>(op, self.conv_library()) {
             return Ok(true);
         }
         let (len, shape) = (q.y.numel(), q.y.as_view());
@@ -279,8 +297,8 @@ impl Engine {
             self.dnn_call(lib, p, [&room.view().map("x", |_| Ok(layout))?, &all, &dy])?;
             return self.strided_copy(all.map("dw", |l| l.narrow(1, 0, s.ci))?, g);
         }
-        let own =
-            WeightProblem { s: *s, dtype: p.dtype, last: false, vendor: Err("") }.best(self.device_caps());
+        let own = WeightProblem { s: *s, dtype: p.dtype, last: false, vendor: Library::unasked("") }
+            .best(self.device_caps());
         let theirs = || -> Result<()> {
             let room = self.scratch(p.dtype, dw.numel())?;
             self.dnn_call(lib, p, [&x, &room.view(), &dy])
@@ -290,7 +308,7 @@ impl Engine {
             let to = room.alias_mut().reshape(dw.shape())?;
             self.own_weight(op, own, s, [x, dy], to.into())
         };
-        let pinned = self.must_take::<ConvProblem<'_>>(op, VENDOR);
+        let pinned = self.must_take::<ConvProblem<'_>>(op, self.conv_library());
         if !pinned && !self.dnn_race(lib, p, [&theirs, &ours])? {
             return self.own_weight(op, own, s, [x, dy], g);
         }
@@ -342,7 +360,8 @@ impl Engine {
         let got = read()?;
         let (from, back) = if pass == ConvPass::Input { (&y, true) } else { (&x, false) };
         if pass == ConvPass::Weight {
-            let plan = WeightProblem { s, dtype, last: false, vendor: Err("") }.best(self.device_caps());
+            let plan = WeightProblem { s, dtype, last: false, vendor: Library::unasked("") }
+                .best(self.device_caps());
             self.weight_gradient("conv_bwd", plan, &s, [x.view(), y.view()], out.alias_mut().into())?;
         } else {
             let p = Conv::new();

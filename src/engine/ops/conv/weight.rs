@@ -5,8 +5,8 @@ use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, dims};
 use crate::engine::ops::conv::DepthwiseArgs;
-use crate::engine::ops::conv::plan::Depthwise;
 use crate::engine::ops::conv::plan::weight::{WeightPlan, WeightProblem};
+use crate::engine::ops::conv::plan::{Depthwise, Library};
 use crate::error::Result;
 use crate::ops::conv::*;
 use crate::spec::kernels::conv::*;
@@ -41,7 +41,7 @@ impl Engine {
         }
         match plan {
             WeightPlan::Vendor | WeightPlan::Pointwise => {
-                let vendor = Err("the portable kernels are asked");
+                let vendor = Library::unasked("the portable kernels are asked");
                 let problem = WeightProblem { s: *s, dtype: x.dtype(), last: false, vendor };
                 self.weight_gradient(op, problem.best(self.device_caps()), s, [x, dy], g)
             }

@@ -1,9 +1,9 @@
 //! How convolutions and their adjoints run.
 
 use super::{
-    AUTO, COUNT, Depthwise, FEW_CHANNELS, MATRIX, MATRIX_SIDE, NEAR, POINTWISE, SPLIT_K, TILE_16X256,
-    TILE_32X256, TILE_64, TILE_64X256, TILE_128, Tile, VARIANTS, VENDOR, matrix_fits, matrix_local,
-    pointwise, reach, units,
+    AUTO, COUNT, CUDNN, Depthwise, FEW_CHANNELS, Library, MATRIX, MATRIX_SIDE, MIOPEN, NEAR, POINTWISE,
+    SPLIT_K, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128, Tile, VARIANTS, matrix_fits,
+    matrix_local, pointwise, reach, units,
 };
 use crate::device::Caps;
 use crate::dtype::DType;
@@ -22,8 +22,8 @@ pub(crate) struct ConvProblem<'a> {
     pub(crate) dtype: DType,
     /// Whether all operands are channels last; else all are contiguous.
     pub(crate) last: bool,
-    /// Whether the vendor's library takes it, or why not.
-    pub(crate) vendor: Result<(), &'a str>,
+    /// What the vendor's library says to it.
+    pub(crate) vendor: Library<'a>,
 }
 
 /// How a convolution runs.
@@ -178,7 +178,7 @@ impl Problem for ConvProblem<'_> {
             _ => tiles(tile, 1),
         };
         match variant {
-            VENDOR => self.vendor.map(|()| ConvPlan::Vendor).map_err(|why| why.to_string().into()),
+            CUDNN | MIOPEN => self.vendor.takes(variant).map(|()| ConvPlan::Vendor),
             MATRIX => {
                 self.few_phases()?;
                 matrix_fits(&self.s, self.dtype, caps).map(|()| self.matrix(caps))

@@ -25,6 +25,7 @@ const SOURCE: &str = "kernels/common/conv/conv.c, weight.c";
 /// The variants of all products of the family. The portable one takes the best of those after it, and a matrix product where the convolution is one.
 const VARIANTS: &[Variant] = &[
     Variant { name: "cudnn", source: "vendor library" },
+    Variant { name: "miopen", source: "vendor library" },
     Variant { name: "matrix_cores", source: "kernels/common/conv/matrix.c" },
     Variant { name: PORTABLE, source: "kernels/common/conv/conv.c, weight.c, direct.c" },
     Variant { name: "tile_128", source: SOURCE },
@@ -36,16 +37,44 @@ const VARIANTS: &[Variant] = &[
     Variant { name: "direct", source: "kernels/common/conv/direct.c" },
 ];
 
-/// A number of the variants.
-pub(super) const VENDOR: usize = 0;
-const MATRIX: usize = 1;
-const AUTO: usize = 2;
-const TILE_128: usize = 3;
-const TILE_64: usize = 4;
-const TILE_64X256: usize = 5;
-const TILE_32X256: usize = 6;
-const TILE_16X256: usize = 7;
-const SPLIT_K: usize = 8;
+/// Number of the variant by cuDNN, or by the library of a driver that is not this crate's.
+pub(super) const CUDNN: usize = 0;
+/// Number of the variant by MIOpen.
+pub(super) const MIOPEN: usize = 1;
+const MATRIX: usize = 2;
+const AUTO: usize = 3;
+const TILE_128: usize = 4;
+const TILE_64: usize = 5;
+const TILE_64X256: usize = 6;
+const TILE_32X256: usize = 7;
+const TILE_16X256: usize = 8;
+const SPLIT_K: usize = 9;
+
+/// What the vendor's library of a device says to a convolution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Library<'a> {
+    /// Number of the variant that is this library's.
+    pub(crate) variant: usize,
+    /// Whether it takes the convolution, or why not.
+    pub(crate) answer: Result<(), &'a str>,
+}
+
+impl<'a> Library<'a> {
+    /// A library that is not asked.
+    pub(super) const fn unasked(why: &'a str) -> Self {
+        Library { variant: CUDNN, answer: Err(why) }
+    }
+
+    /// Whether the library is the one of that variant and takes the convolution.
+    fn takes(&self, variant: usize) -> Result<(), Reason> {
+        if self.variant != variant {
+            return Err(
+                "no vendor library of this name: the driver interface of the device has another".into()
+            );
+        }
+        self.answer.map_err(|why| why.to_string().into())
+    }
+}
 
 /// Side of the square tile of the kernels for matrix cores; elements of 16 bits in 16 bytes; terms of a stage.
 pub(super) const MATRIX_SIDE: usize = 128;

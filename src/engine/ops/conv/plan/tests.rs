@@ -4,7 +4,7 @@ use super::conv::{ConvPlan, ConvProblem};
 use super::weight::{WeightPlan, WeightProblem};
 use super::*;
 use crate::device::MatrixCores;
-use crate::engine::geometry::tests::{cpu, gpu};
+use crate::engine::geometry::tests::{chosen, cpu, gpu};
 use crate::engine::plan::Problem;
 
 /// 3 x 3 taps over images of that side, the size kept.
@@ -23,7 +23,9 @@ fn shape(n: usize, [ci, co, groups]: [usize; 3], side: usize) -> ConvShape {
     }
 }
 
-const NONE: Result<(), &str> = Err("no vendor library was found");
+const NONE: Library<'static> = Library::unasked("no vendor library was found");
+
+const TAKEN: Library<'static> = Library { variant: MIOPEN, answer: Ok(()) };
 
 fn conv(s: ConvShape) -> ConvProblem<'static> {
     ConvProblem { s, back: false, dtype: DType::F32, last: false, vendor: NONE }
@@ -78,15 +80,20 @@ fn special_shapes_have_kernels_of_their_own() {
 fn the_vendor_library_comes_first_but_for_few_channels_and_single_taps() {
     let gpu = gpu();
     let p = conv(shape(32, [64, 64, 1], 56));
-    assert!(p.plan(VENDOR, &gpu).is_err_and(|why| why.contains("no vendor library")));
-    assert_eq!(ConvProblem { vendor: Ok(()), ..p }.plan(VENDOR, &gpu), Ok(ConvPlan::Vendor));
+    assert!(p.plan(CUDNN, &gpu).is_err_and(|why| why.contains("no vendor library was found")));
+    for (own, other, name) in [(CUDNN, MIOPEN, "cudnn"), (MIOPEN, CUDNN, "miopen")] {
+        let taken = ConvProblem { vendor: Library { variant: own, answer: Ok(()) }, ..p };
+        assert_eq!((chosen(&taken, &gpu), taken.plan(own, &gpu)), (name, Ok(ConvPlan::Vendor)));
+        assert!(taken.plan(other, &gpu).is_err_and(|why| why.contains("has another")));
+    }
     assert_eq!(p.own(), None);
     let one = ConvShape { kernel: [1; 3], pad: [0; 3], ..shape(8, [64, 64, 1], 56) };
     assert_eq!(conv(one).own(), Some(POINTWISE));
     assert_eq!(conv(shape(8, [64, 64, 64], 56)).own(), Some(FEW_CHANNELS));
     assert_eq!(conv(shape(8, [64, 64, 4], 56)).own(), None);
-    let weight = |s| WeightProblem { s, dtype: DType::F32, last: false, vendor: Ok(()) };
-    assert_eq!(weight(one).plan(VENDOR, &gpu), Ok(WeightPlan::Vendor));
+    let weight = |s| WeightProblem { s, dtype: DType::F32, last: false, vendor: TAKEN };
+    assert_eq!(weight(one).plan(MIOPEN, &gpu), Ok(WeightPlan::Vendor));
+    assert!(weight(one).plan(CUDNN, &gpu).is_err_and(|why| why.contains("has another")));
     assert_eq!(weight(one).own(), None);
     assert_eq!(weight(shape(8, [64, 64, 64], 56)).own(), Some(FEW_CHANNELS));
 }

@@ -1,9 +1,9 @@
 //! How weight gradients run.
 
 use super::{
-    AUTO, COUNT, Depthwise, FEW_CHANNELS, ITEM, MATRIX, MATRIX_SIDE, NEAR, PARTS, POINTWISE, SPLIT_K, STAGE,
-    TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128, VARIANTS, VENDOR, matrix_fits, pointwise,
-    reach, units,
+    AUTO, COUNT, CUDNN, Depthwise, FEW_CHANNELS, ITEM, Library, MATRIX, MATRIX_SIDE, MIOPEN, NEAR, PARTS,
+    POINTWISE, SPLIT_K, STAGE, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128, VARIANTS,
+    matrix_fits, pointwise, reach, units,
 };
 use crate::device::Caps;
 use crate::dtype::DType;
@@ -18,8 +18,8 @@ pub(crate) struct WeightProblem<'a> {
     pub(crate) dtype: DType,
     /// Whether all operands are channels last; else all are contiguous.
     pub(crate) last: bool,
-    /// Whether the vendor's library takes it, or why not.
-    pub(crate) vendor: Result<(), &'a str>,
+    /// What the vendor's library says to it.
+    pub(crate) vendor: Library<'a>,
 }
 
 /// How a weight gradient runs; sums are split into runs of `per` terms.
@@ -150,7 +150,7 @@ impl Problem for WeightProblem<'_> {
             _ => self.fits(),
         };
         match variant {
-            VENDOR => self.vendor.map(|()| WeightPlan::Vendor).map_err(|why| why.to_string().into()),
+            CUDNN | MIOPEN => self.vendor.takes(variant).map(|()| WeightPlan::Vendor),
             MATRIX => matrix_fits(&self.s, self.dtype, caps).map(|()| self.matrix(caps)),
             AUTO => Ok(self.best(caps)),
             TILE_128 => large().map(|()| self.tiles(true, 1, caps)),
