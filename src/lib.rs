@@ -44,7 +44,7 @@
 //!  | Driver (src/driver): memory, copies, streams, events, compile, load, launch     |
 //!  +------------------+-----------------+------------------+-------------------------+
 //!  | CUDA             | HIP             | OpenCL           | custom: any Driver of   |
-//!  | NVRTC, cuBLASLt, | hiprtc,         | GPUs, PoCL,      | yours (ADDING_A_BACKEND)|
+//!  | NVRTC, cuBLASLt, | hiprtc, MIOpen, | GPUs, PoCL,      | yours (ADDING_A_BACKEND)|
 //!  | cuDNN            | hipBLASLt       | CLBlast          |                         |
 //!  +------------------+-----------------+------------------+-------------------------+
 //! ```

@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 
+use super::library;
 use crate::device::DeviceId;
-use crate::driver::loader::{self, DynLib};
 use crate::driver::lt::{Lt, Names, Table, calls};
 use crate::error::Result;
 
@@ -66,14 +66,7 @@ pub(super) fn open(
             &["libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so", "/opt/rocm/lib/libhipblaslt.so"]
         }
     };
-    let is_named = |var: &str| std::env::var_os(var).is_some_and(|v| !v.is_empty());
-    // The library brings AMD's own runtime along, with a compiler that does not go together with everything.
-    if is_named(hip_sys::HIP_LIB_VAR) && !is_named(VAR) {
-        return Err(format!("{} names a HIP runtime, and {VAR} no library for it", hip_sys::HIP_LIB_VAR));
-    }
-    let names: Vec<String> = names.iter().map(|n| n.to_string()).collect();
-    let lib = loader::open(VAR, &names).map_err(|e| e.to_string())?;
-    same_runtime(&lib, runtime)?;
+    let lib = library::beside(runtime, VAR, names)?;
     // SAFETY: the prototypes are those of hipblaslt.h, whose enums are 32-bit numbers.
     let table = unsafe { Table::resolve(&lib, &NAMES.calls) }.map_err(|e| e.to_string())?;
     // SAFETY: as above.
@@ -94,18 +87,6 @@ fn recent(have: c_int) -> std::result::Result<(), String> {
     match have >= NEEDED_VERSION {
         true => Ok(()),
         false => Err(format!("hipBLASLt is {}, {} is needed", text(have), text(NEEDED_VERSION))),
-    }
-}
-
-/// Whether the library calls the runtime that this crate uses: memory of another (one that runs HIP on other hardware) is none of its own.
-fn same_runtime(lib: &DynLib, runtime: &str) -> std::result::Result<(), String> {
-    const SYMBOL: &str = "hipMalloc";
-    let ours = loader::open_named(runtime).and_then(|r| r.address(SYMBOL)).map_err(|e| e.to_string())?;
-    // The loader looks in what a library depends on, too; on Windows it does not.
-    match lib.address(SYMBOL) {
-        Ok(theirs) if theirs == ours => Ok(()),
-        Err(_) if cfg!(windows) => Ok(()),
-        _ => Err(format!("{} uses another HIP runtime than {runtime}", lib.name)),
     }
 }
 

@@ -8,6 +8,8 @@
 mod graph;
 pub(super) mod hipblaslt;
 pub(crate) mod hiprtc;
+mod library;
+mod miopen;
 mod staging;
 
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -21,10 +23,11 @@ use hip_sys::{Hip, HipGraphs, LoadError, hipError_t, hipErrorOutOfMemory, hipSuc
 use super::lt::Lt;
 use super::{
     Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream,
-    StreamGraphs, VendorBlas, context_lost, refuse_maps,
+    StreamGraphs, VendorBlas, VendorConv, context_lost, refuse_maps,
 };
 use crate::device::{BackendKind, Caps, DeviceId, MatrixCores};
 use crate::error::{GpuError, Result, Unavailable};
+use miopen::Miopen;
 use staging::Staging;
 
 /// Device files of AMD's driver: on Linux, and under Windows' subsystem for Linux.
@@ -178,6 +181,7 @@ pub(crate) struct HipDriver {
     /// Modules stay loaded as long as the driver.
     modules: Mutex<Vec<u64>>,
     blas: OnceLock<std::result::Result<Lt, String>>,
+    dnn: OnceLock<std::result::Result<Miopen, String>>,
 }
 
 impl fmt::Debug for HipDriver {
@@ -202,8 +206,8 @@ impl HipDriver {
         let caps = read_caps(hip, index).map_err(unavailable)?;
         let staging = Mutex::new(Staging::new(hip));
         let graphs = hip.graphs().map_err(|e| e.to_string());
-        let (modules, blas) = (Mutex::default(), OnceLock::new());
-        Ok(HipDriver { hip, compiler, graphs, ordinal: index, caps, staging, modules, blas })
+        let (modules, blas, dnn) = (Mutex::default(), OnceLock::new(), OnceLock::new());
+        Ok(HipDriver { hip, compiler, graphs, ordinal: index, caps, staging, modules, blas, dnn })
     }
 
     fn check(&self, call: &'static str, status: hipError_t) -> Result<()> {
@@ -215,6 +219,13 @@ impl HipDriver {
         // SAFETY: the ordinal was valid at open.
         self.check("hipSetDevice", unsafe { self.hip.hipSetDevice(self.ordinal) })?;
         Ok(self.hip)
+    }
+
+    /// What makes the device current, for libraries.
+    fn enter(&self) -> impl Fn() -> Result<()> + Send + Sync + 'static {
+        let (hip, ordinal) = (self.hip, self.ordinal);
+        // SAFETY: the ordinal was valid at open.
+        move || check(hip, "hipSetDevice", unsafe { hip.hipSetDevice(ordinal) })
     }
 }
 
@@ -436,13 +447,19 @@ impl Driver for HipDriver {
 
     fn vendor_blas(&self) -> std::result::Result<&dyn VendorBlas, &str> {
         let open = || {
-            let (hip, ordinal) = (self.hip, self.ordinal);
-            // SAFETY: the ordinal was valid at open.
-            let enter = move || check(hip, "hipSetDevice", unsafe { hip.hipSetDevice(ordinal) });
-            hipblaslt::open(hip.library(), self.caps.id, enter)
+            hipblaslt::open(self.hip.library(), self.caps.id, self.enter())
                 .inspect_err(|reason| log::debug!("{}: no hipBLASLt: {reason}", self.caps.id))
         };
         self.blas.get_or_init(open).as_ref().map(|b| b as &dyn VendorBlas).map_err(String::as_str)
+    }
+
+    fn vendor_conv(&self) -> std::result::Result<&dyn VendorConv, &str> {
+        let open = || {
+            miopen::open(self.hip.library(), self.caps.id, Box::new(self.enter()))
+                .inspect_err(|reason| log::debug!("{}: no MIOpen: {reason}", self.caps.id))
+                .map_err(|reason| format!("no MIOpen: {reason}"))
+        };
+        self.dnn.get_or_init(open).as_ref().map(|d| d as &dyn VendorConv).map_err(String::as_str)
     }
 
     fn stream_graphs(&self) -> std::result::Result<&dyn StreamGraphs, &str> {
@@ -461,6 +478,7 @@ impl Drop for HipDriver {
     fn drop(&mut self) {
         let Ok(hip) = self.bind() else { return };
         self.blas.take();
+        self.dnn.take();
         lock(&self.staging).release();
         for module in lock(&self.modules).drain(..) {
             // SAFETY: the module was loaded by this driver, whose kernels nobody can launch any more.

@@ -60,6 +60,31 @@ fn prints_the_reason() {
     println!("probe says {:?}", probe());
 }
 
+/// Whether MIOpen is opened, and which file, is decided before any of its functions is called.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_convolution_library_that_is_not_there_has_a_reason() {
+    let (runtime, own) = (hip_sys::HIP_LIB_VAR, "TREFOIL_MIOPEN_LIB");
+    for (vars, reason) in [
+        (&[(runtime, ""), (own, "none")][..], "none: "),
+        (&[(runtime, "libc.so.6"), (own, "")], "TREFOIL_MIOPEN_LIB no library for it"),
+        // The mathematics library stands in for one that calls another runtime, or none.
+        (&[(runtime, "libc.so.6"), (own, "libm.so.6")], "hipMalloc"),
+    ] {
+        let (passed, text) = child("driver::hip::tests::prints_why_there_is_no_miopen", vars);
+        assert!(passed, "{text}");
+        let given = text.lines().find_map(|l| l.split_once("there is none: ")).map_or("", |(_, r)| r);
+        assert!(given.contains(reason), "{vars:?}: {text}");
+    }
+}
+
+#[test]
+#[ignore = "run by a_convolution_library_that_is_not_there_has_a_reason"]
+fn prints_why_there_is_no_miopen() {
+    let why = miopen::open("libc.so.6", id(0), Box::new(|| Ok(()))).unwrap_err();
+    println!("there is none: {why}");
+}
+
 #[test]
 fn an_absent_device_is_unavailable() {
     if no_device_file() {
