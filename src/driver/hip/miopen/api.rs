@@ -74,32 +74,26 @@ type SetGroups = unsafe extern "C" fn(Raw, c_int) -> u32;
 /// Descriptor, attribute, value.
 type SetAttribute = unsafe extern "C" fn(Raw, u32, c_int) -> u32;
 
-/// Functions of a pass. They take the handle and descriptors of the two tensors that are read, the convolution, and the tensor that is written.
+/// Handle and descriptors of the two tensors that are read, the convolution, and the tensor that is written, then the count of solutions.
+type Count = unsafe extern "C" fn(Raw, Raw, Raw, Raw, Raw, *mut usize) -> u32;
+/// The same, then room for solutions, their count, the solutions.
+type Solutions = unsafe extern "C" fn(Raw, Raw, Raw, Raw, Raw, usize, *mut usize, *mut Solution) -> u32;
+/// The same, then a solution and its bytes of workspace.
+type Workspace = unsafe extern "C" fn(Raw, Raw, Raw, Raw, Raw, u64, *mut usize) -> u32;
+/// The same, then a solution.
+type Compile = unsafe extern "C" fn(Raw, Raw, Raw, Raw, Raw, u64) -> u32;
+/// The same with the tensors' memory behind their descriptors, then the workspace, its bytes, and a solution.
+type Run =
+    unsafe extern "C" fn(Raw, Raw, *const c_void, Raw, *const c_void, Raw, Raw, Raw, Raw, usize, u64) -> u32;
+
+/// Functions of a pass.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pass {
-    pub(super) count: Call<unsafe extern "C" fn(Raw, Raw, Raw, Raw, Raw, *mut usize) -> u32>,
-    /// Room for solutions, their count, the solutions.
-    pub(super) solutions:
-        Call<unsafe extern "C" fn(Raw, Raw, Raw, Raw, Raw, usize, *mut usize, *mut Solution) -> u32>,
-    /// Solution, its bytes of workspace.
-    pub(super) workspace: Call<unsafe extern "C" fn(Raw, Raw, Raw, Raw, Raw, u64, *mut usize) -> u32>,
-    pub(super) compile: Call<unsafe extern "C" fn(Raw, Raw, Raw, Raw, Raw, u64) -> u32>,
-    /// The tensors' memory stands behind their descriptors; then come the workspace, its bytes, and the solution.
-    pub(super) run: Call<
-        unsafe extern "C" fn(
-            Raw,
-            Raw,
-            *const c_void,
-            Raw,
-            *const c_void,
-            Raw,
-            Raw,
-            Raw,
-            Raw,
-            usize,
-            u64,
-        ) -> u32,
-    >,
+    pub(super) count: Call<Count>,
+    pub(super) solutions: Call<Solutions>,
+    pub(super) workspace: Call<Workspace>,
+    pub(super) compile: Call<Compile>,
+    pub(super) run: Call<Run>,
 }
 
 /// All functions of the pass of this name.
