@@ -7,6 +7,7 @@
 //! It computes D = alpha op(A) op(B) + beta D in f32 and f64: C must be D, there is no bias and no activation. Its programs are compiled by the first
 //! product of a type in a context and kept by the library.
 
+mod calls;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -18,8 +19,9 @@ use std::sync::{Mutex, MutexGuard};
 
 use opencl3::command_queue as queue;
 use opencl3::memory;
-use opencl3::types::{cl_buffer_region, cl_command_queue, cl_device_id, cl_event, cl_mem};
+use opencl3::types::{cl_buffer_region, cl_command_queue, cl_device_id, cl_mem};
 
+use self::calls::{Call, Functions, Matrix};
 use super::probe;
 use super::{failure, lock};
 use crate::driver::loader::{self, DynLib};
@@ -34,106 +36,6 @@ const MAX_FORMS: usize = 4096;
 /// Its kernels count elements by `int`.
 const REACH: usize = c_int::MAX as usize;
 
-/// `CLBlastLayoutRowMajor`
-const ROW_MAJOR: c_int = 101;
-/// `CLBlastLayoutColMajor`
-const COLUMN_MAJOR: c_int = 102;
-/// `CLBlastTransposeNo`
-const AS_IS: c_int = 111;
-/// `CLBlastTransposeYes`
-const TRANSPOSED: c_int = 112;
-
-/// `CLBlastSgemmWithTempBuffer`, `CLBlastDgemmWithTempBuffer`
-type Gemm<T> = unsafe extern "C" fn(
-    c_int,
-    c_int,
-    c_int,
-    usize,
-    usize,
-    usize,
-    T,
-    cl_mem,
-    usize,
-    usize,
-    cl_mem,
-    usize,
-    usize,
-    T,
-    cl_mem,
-    usize,
-    usize,
-    *mut cl_command_queue,
-    *mut cl_event,
-    cl_mem,
-) -> c_int;
-
-/// `CLBlastSgemmStridedBatched`, `CLBlastDgemmStridedBatched`
-type GemmBatched<T> = unsafe extern "C" fn(
-    c_int,
-    c_int,
-    c_int,
-    usize,
-    usize,
-    usize,
-    T,
-    cl_mem,
-    usize,
-    usize,
-    usize,
-    cl_mem,
-    usize,
-    usize,
-    usize,
-    T,
-    cl_mem,
-    usize,
-    usize,
-    usize,
-    usize,
-    *mut cl_command_queue,
-    *mut cl_event,
-) -> c_int;
-
-/// `CLBlastSGemmTempBufferSize`, `CLBlastDGemmTempBufferSize`
-type TempSize = unsafe extern "C" fn(
-    c_int,
-    c_int,
-    c_int,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    usize,
-    *mut cl_command_queue,
-    *mut usize,
-) -> c_int;
-
-/// The functions of one type.
-#[derive(Clone, Copy)]
-struct Functions<T> {
-    gemm: Gemm<T>,
-    batched: GemmBatched<T>,
-    temp_size: TempSize,
-}
-
-impl<T> Functions<T> {
-    /// Those whose names have this letter; versions before 1.5 lack some.
-    fn resolve(lib: &DynLib, letter: char) -> std::result::Result<Self, Unavailable> {
-        // SAFETY: the prototypes are those of clblast_c.h.
-        unsafe {
-            Ok(Functions {
-                gemm: lib.function(&format!("CLBlast{letter}gemmWithTempBuffer"))?,
-                batched: lib.function(&format!("CLBlast{letter}gemmStridedBatched"))?,
-                temp_size: lib.function(&format!("CLBlast{letter}GemmTempBufferSize"))?,
-            })
-        }
-    }
-}
-
 /// How a problem is given to the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Form {
@@ -141,125 +43,6 @@ struct Form {
     exchanged: bool,
     /// Bytes of temporary memory for one product of the batch.
     temporary: usize,
-}
-
-/// One matrix of a product: its object, and where it begins and continues, in elements.
-#[derive(Debug, Clone, Copy)]
-struct Matrix {
-    object: cl_mem,
-    offset: usize,
-    ld: usize,
-    stride: usize,
-}
-
-/// A product in the library's terms.
-#[derive(Debug, Clone, Copy)]
-struct Call {
-    layout: c_int,
-    /// How the first and the second operand lie.
-    ops: [c_int; 2],
-    size: [usize; 3],
-    first: Matrix,
-    second: Matrix,
-    result: Matrix,
-    batch: usize,
-}
-
-impl Call {
-    /// Of A, B and D.
-    fn new(p: &BlasProblem, exchanged: bool, [a, b, d]: [Matrix; 3]) -> Self {
-        let [ta, tb] = [p.trans_a, p.trans_b].map(|t| if t { TRANSPOSED } else { AS_IS });
-        let (layout, ops, size, [first, second]) = match exchanged {
-            false => (ROW_MAJOR, [ta, tb], [p.m, p.n, p.k], [a, b]),
-            true => (COLUMN_MAJOR, [tb, ta], [p.n, p.m, p.k], [b, a]),
-        };
-        Call { layout, ops, size, first, second, result: d, batch: p.batch }
-    }
-
-    /// The product of one batch.
-    fn at(&self, batch: usize) -> Self {
-        let of = |m: Matrix| Matrix { offset: m.offset + batch * m.stride, ..m };
-        Call { first: of(self.first), second: of(self.second), result: of(self.result), batch: 1, ..*self }
-    }
-
-    /// Queues one product.
-    ///
-    /// # Safety
-    /// The matrices lie within live memory of the queue's context, and the result apart from the operands.
-    unsafe fn one<T>(
-        &self,
-        f: Gemm<T>,
-        [alpha, beta]: [T; 2],
-        q: cl_command_queue,
-        temporary: cl_mem,
-    ) -> c_int {
-        let ([m, n, k], [op_a, op_b]) = (self.size, self.ops);
-        let (a, b, c) = (self.first, self.second, self.result);
-        let mut q = q;
-        // SAFETY: the memory is the caller's promise; no event is asked for.
-        unsafe {
-            f(
-                self.layout,
-                op_a,
-                op_b,
-                m,
-                n,
-                k,
-                alpha,
-                a.object,
-                a.offset,
-                a.ld,
-                b.object,
-                b.offset,
-                b.ld,
-                beta,
-                c.object,
-                c.offset,
-                c.ld,
-                &mut q,
-                ptr::null_mut(),
-                temporary,
-            )
-        }
-    }
-
-    /// Queues all products of the batch.
-    ///
-    /// # Safety
-    /// As for [`Call::one`].
-    unsafe fn all<T>(&self, f: GemmBatched<T>, [alpha, beta]: [T; 2], q: cl_command_queue) -> c_int {
-        let ([m, n, k], [op_a, op_b]) = (self.size, self.ops);
-        let (a, b, c) = (self.first, self.second, self.result);
-        let mut q = q;
-        // SAFETY: the memory is the caller's promise; no event is asked for.
-        unsafe {
-            f(
-                self.layout,
-                op_a,
-                op_b,
-                m,
-                n,
-                k,
-                alpha,
-                a.object,
-                a.offset,
-                a.ld,
-                a.stride,
-                b.object,
-                b.offset,
-                b.ld,
-                b.stride,
-                beta,
-                c.object,
-                c.offset,
-                c.ld,
-                c.stride,
-                self.batch,
-                &mut q,
-                ptr::null_mut(),
-            )
-        }
-    }
 }
 
 /// A part of a memory object as an object of its own.
