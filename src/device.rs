@@ -103,6 +103,8 @@ pub struct Caps {
     pub lane_exchange: bool,
     /// Blocks that run at a time by guarantee, so that they may wait for each other (CUDA's clusters); 1 where there is no such thing.
     pub cluster: u32,
+    /// Whether all blocks of a launch can be made to run at a time, as many as fit (cooperative launches).
+    pub cooperative: bool,
     /// Whether the device computes in f64.
     pub f64: bool,
     /// Whether kernels can use plain device addresses (CUDA, HIP); OpenCL 1.2 cannot.
@@ -139,6 +141,7 @@ impl Caps {
             warp_size: 1,
             lane_exchange: false,
             cluster: 1,
+            cooperative: false,
             f64: false,
             device_addresses: false,
             is_cpu: false,

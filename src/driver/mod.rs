@@ -174,7 +174,15 @@ pub(crate) fn refuse_maps(call: &'static str, args: &[Arg<'_>]) -> Result<()> {
     }
 }
 
-/// A launch: blocks, threads per block, local memory that is not declared by the kernel, and whether the kernel waits by itself.
+/// Refuses a launch whose blocks must all run at a time, for drivers without such launches.
+pub(crate) fn refuse_cooperative(call: &'static str, cfg: &LaunchConfig) -> Result<()> {
+    match cfg.cooperative {
+        true => Err(crate::error::GpuError::driver(call, 0, "the driver has no cooperative launches")),
+        false => Ok(()),
+    }
+}
+
+/// A launch: blocks, threads per block, local memory that is not declared by the kernel, and how its blocks may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaunchConfig {
@@ -186,12 +194,15 @@ pub struct LaunchConfig {
     pub local_bytes: u32,
     /// Whether the kernel waits for the one before it (`GK_BIND_OUT` of the CUDA dialect), so that a driver may begin it while that one ends.
     pub waits: bool,
+    /// Whether all blocks must run at a time, since they wait for each other ([`Caps::cooperative`](crate::Caps)). A driver that cannot, or a device
+    /// on which they do not fit, refuses the launch.
+    pub cooperative: bool,
 }
 
 impl LaunchConfig {
     /// Blocks, and threads per block.
     pub const fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
-        LaunchConfig { grid, block, local_bytes: 0, waits: false }
+        LaunchConfig { grid, block, local_bytes: 0, waits: false, cooperative: false }
     }
 
     /// Sets the local memory beside what the kernel declares.
@@ -205,6 +216,13 @@ impl LaunchConfig {
     #[must_use]
     pub const fn waits(mut self) -> Self {
         self.waits = true;
+        self
+    }
+
+    /// Says that all blocks must run at a time.
+    #[must_use]
+    pub const fn cooperative(mut self) -> Self {
+        self.cooperative = true;
         self
     }
 }

@@ -25,6 +25,8 @@ pub(crate) enum Grid {
     BlocksWithLocal([usize; 3], usize),
     /// So many blocks on the first axis, of so many threads instead of [`BLOCK`], with bytes of `GK_LOCAL_DYNAMIC`.
     BlocksOf { blocks: usize, threads: u32, local: usize },
+    /// Blocks that all run at a time, with bytes for `GK_LOCAL_DYNAMIC`.
+    Cooperative([usize; 3], usize),
 }
 
 /// Blocks per axis that every device takes on the second and third axis.
@@ -133,6 +135,7 @@ impl Engine {
     pub(super) fn geometry(&self, grid: Grid) -> Option<LaunchConfig> {
         let caps = self.device_caps();
         let (mut local, mut block) = (0, BLOCK);
+        let together = matches!(grid, Grid::Cooperative(..));
         let grid = match grid {
             Grid::Stride(items) => {
                 // A GPU streams best with one short-lived block per 256 items (measured: 97 % of copy bandwidth against 91 % for blocks
@@ -141,7 +144,7 @@ impl Engine {
                 [items.div_ceil(BLOCK as usize).min(most.max(1)), 1, 1]
             }
             Grid::Blocks(b) => b,
-            Grid::BlocksWithLocal(b, bytes) => {
+            Grid::BlocksWithLocal(b, bytes) | Grid::Cooperative(b, bytes) => {
                 local = bytes;
                 b
             }
@@ -154,7 +157,8 @@ impl Engine {
             return None;
         }
         let grid = grid.map(|g| g.min(i32::MAX as usize) as u32);
-        Some(LaunchConfig::new(grid, [block, 1, 1]).local_bytes(local as u32))
+        let cfg = LaunchConfig::new(grid, [block, 1, 1]).local_bytes(local as u32);
+        Some(if together { cfg.cooperative() } else { cfg })
     }
 
     /// Pointer argument of a view: its memory and the byte offset of its first element.

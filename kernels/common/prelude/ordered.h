@@ -8,6 +8,7 @@
  *   gk_bulk_add(to, from, n, first)    queues that n floats, a multiple of 4, are added to global memory from local memory; first: stored
  *   GK_BULK_READ(), GK_BULK_DONE() waits until what this thread queued is read; is added
  *   gk_turn_end(turns)             what this thread has added comes before what those add who wait for this
+ *   gk_turn_written(turns)         the same of what was stored by this thread and, before a barrier, by others of its block, where nothing was queued
  *
  * GK_ORDERED_BLOCKS is defined where the dialect has them (sm_90a).
  */
@@ -25,13 +26,14 @@ GK_FN gk_u32 gk_block_number(GK_GLOBAL gk_u32* count, GK_LOCAL_PTR gk_u32* slot)
 }
 GK_FN void gk_turn_wait(GK_GLOBAL const gk_u32* turns, gk_u32 n)
 {
-    gk_u32 ended = 0u;
-    while (ended < n) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(ended) : "l"(turns) : "memory");
+    gk_u32 ended = n - 1u;
+    while ((int)(ended - n) < 0) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(ended) : "l"(turns) : "memory");
 }
 GK_FN void gk_turn_end(GK_GLOBAL gk_u32* turns)
 {
     asm volatile("fence.proxy.async.global;\n\tfence.acq_rel.gpu;\n\tred.relaxed.gpu.global.add.u32 [%0], 1;" : : "l"(turns) : "memory");
 }
+GK_FN void gk_turn_written(GK_GLOBAL gk_u32* turns) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" : : "l"(turns) : "memory"); }
 #define GK_LOCAL_WRITTEN() asm volatile("fence.proxy.async.shared::cta;\n\tbar.warp.sync -1;" : : : "memory")
 GK_FN void gk_bulk_add(GK_GLOBAL float* to, gk_u32 from, int n, int first)
 {

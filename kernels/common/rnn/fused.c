@@ -87,7 +87,8 @@ GK_KERNEL(lstm_fused)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(g
     if (j < hidden && b < b0 + rows) {
         gk_i64 e = b * hidden + j;
         gk_lstm_in in = gk_lstm_read(e, b, j, a, bias, c, lengths, hidden, row_a, t);
-        gk_lstm_element(e, b, j, u, in, h, h_next, c_next, y, gates, h_last, c_last, hidden, row_y);
+        gk_lstm_to to = {h_next, c_next, y, gates, h_last, c_last, hidden, row_y};
+        gk_lstm_write(e, b, j, gk_lstm_make(e, u, in, h), to);
     }
 }
 
@@ -107,7 +108,8 @@ GK_KERNEL(gru_fused)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(gk
     if (j < hidden && b < b0 + rows) {
         gk_i64 e = b * hidden + j;
         gk_gru_in in = gk_gru_read(e, b, j, a, bias, h, lengths, hidden, row_a, t);
-        gk_gru_element(e, b, j, u, in, h_next, y, save_r, save_z, save_n, save_u, h_last, row_y, 0);
+        gk_gru_to to = {h_next, y, save_r, save_z, save_n, save_u, h_last, row_y};
+        gk_gru_write(e, b, j, gk_gru_make(u, in, 0), to);
     }
 }
 
@@ -129,7 +131,8 @@ GK_KERNEL(lstm_fused_bwd)(GK_IN(gk_t, w), GK_IN(gk_t, dz_next), GK_IN(gk_t, gate
         gk_i64 e = b * hidden + j;
         if (keep) up[0] += dh[e];
         gk_lstm_bwd_in in = gk_lstm_bwd_read(e, b, j, gates, c, c_next, dy, lengths, hidden, row_y, t);
-        gk_lstm_element_bwd(e, b, j, up[0], dc[e], in, dh, dc, dz, dx, hidden, row_x, keep);
+        gk_lstm_grads_to to = {dh, dc, dz, dx, hidden, row_x, keep};
+        gk_lstm_write_grads(e, b, j, gk_lstm_make_grads(up[0], dc[e], in), to);
     }
 }
 
@@ -150,7 +153,8 @@ GK_KERNEL(gru_fused_bwd)(GK_IN(gk_t, w), GK_IN(gk_t, dz_next), GK_IN(gk_t, r), G
     if (j < hidden && b < b0 + rows) {
         gk_i64 e = b * hidden + j;
         gk_gru_bwd_in in = gk_gru_bwd_read(e, b, j, r, z, m, un, h, dy, lengths, row_y, t);
-        gk_gru_element_bwd(e, b, j, up[0] + dh[e], in, dh, dz, dx, hidden, row_x, 0);
+        gk_gru_grads_to to = {dh, dz, dx, hidden, row_x, 0};
+        gk_gru_write_grads(e, b, j, gk_gru_make_grads(up[0] + dh[e], in), to);
     }
 }
 #endif

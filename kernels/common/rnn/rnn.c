@@ -21,12 +21,13 @@ GK_KERNEL(lstm_step)(GK_IN(gk_f, u), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(gk
     GK_BIND_IN(gk_f, u); GK_BIND_IN(gk_f, a); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, h); GK_BIND_IN(gk_t, c); GK_BIND_IN(int, lengths);
     GK_BIND_OUT(gk_t, h_next); GK_BIND_OUT(gk_t, c_next); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, gates); GK_BIND_OUT(gk_t, h_last);
     GK_BIND_OUT(gk_t, c_last);
+    gk_lstm_to to = {h_next, c_next, y, gates, h_last, c_last, hidden, row_y};
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
         gk_i64 b = gk_row_of(e, hidden), j = e - b * hidden;
         gk_f v[4];
         GK_UNROLL for (int q = 0; q < 4; q++) v[q] = u[(4 * b + q) * hidden + j];
         gk_lstm_in in = gk_lstm_read(e, b, j, a, bias, c, lengths, hidden, row_a, t);
-        gk_lstm_element(e, b, j, v, in, h, h_next, c_next, y, gates, h_last, c_last, hidden, row_y);
+        gk_lstm_write(e, b, j, gk_lstm_make(e, v, in, h), to);
     }
 }
 
@@ -48,6 +49,7 @@ GK_KERNEL(gru_step)(GK_IN(gk_f, u), GK_IN(gk_f, un), GK_IN(gk_f, a), GK_IN(gk_t,
     GK_BIND_IN(gk_f, u); GK_BIND_IN(gk_f, un); GK_BIND_IN(gk_f, a); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, h); GK_BIND_IN(int, lengths);
     GK_BIND_OUT(gk_t, h_next); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, save_r); GK_BIND_OUT(gk_t, save_z); GK_BIND_OUT(gk_t, save_n);
     GK_BIND_OUT(gk_t, save_u); GK_BIND_OUT(gk_t, h_last);
+    gk_gru_to to = {h_next, y, save_r, save_z, save_n, save_u, h_last, row_y};
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
         gk_i64 b = gk_row_of(e, hidden), j = e - b * hidden;
         gk_f v[3];
@@ -55,7 +57,7 @@ GK_KERNEL(gru_step)(GK_IN(gk_f, u), GK_IN(gk_f, un), GK_IN(gk_f, a), GK_IN(gk_t,
         v[1] = u[b * row_u + hidden + j];
         v[2] = un[b * row_n + j];
         gk_gru_in in = gk_gru_read(e, b, j, a, bias, h, lengths, hidden, row_a, t);
-        gk_gru_element(e, b, j, v, in, h_next, y, save_r, save_z, save_n, save_u, h_last, row_y, before);
+        gk_gru_write(e, b, j, gk_gru_make(v, in, before), to);
     }
 }
 
@@ -94,11 +96,12 @@ GK_KERNEL(lstm_step_bwd)(GK_IN(gk_t, gates), GK_IN(gk_t, c), GK_IN(gk_t, c_next)
     GK_BIND_IN(gk_t, gates); GK_BIND_IN(gk_t, c); GK_BIND_IN(gk_t, c_next); GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, dh_last);
     GK_BIND_IN(gk_t, dc_last);
     GK_BIND_IN(int, lengths); GK_BIND_OUT(gk_f, dh); GK_BIND_OUT(gk_f, dc); GK_BIND_OUT(gk_t, dz); GK_BIND_OUT(gk_t, dx);
+    gk_lstm_grads_to to = {dh, dc, dz, dx, hidden, row_x, keep};
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
         gk_i64 b = gk_row_of(e, hidden), j = e - b * hidden;
         gk_f up = gk_arriving(dh, dh_last, e, first), s = gk_arriving(dc, dc_last, e, first);
         gk_lstm_bwd_in in = gk_lstm_bwd_read(e, b, j, gates, c, c_next, dy, lengths, hidden, row_y, t);
-        gk_lstm_element_bwd(e, b, j, up, s, in, dh, dc, dz, dx, hidden, row_x, keep);
+        gk_lstm_write_grads(e, b, j, gk_lstm_make_grads(up, s, in), to);
     }
 }
 
@@ -110,11 +113,12 @@ GK_KERNEL(gru_step_bwd)(GK_IN(gk_t, r), GK_IN(gk_t, z), GK_IN(gk_t, m), GK_IN(gk
     GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, z); GK_BIND_IN(gk_t, m); GK_BIND_IN(gk_t, un); GK_BIND_IN(gk_t, h); GK_BIND_IN(gk_t, dy);
     GK_BIND_IN(gk_t, dh_last);
     GK_BIND_IN(int, lengths); GK_BIND_OUT(gk_f, dh); GK_BIND_OUT(gk_t, dz); GK_BIND_OUT(gk_t, dx);
+    gk_gru_grads_to to = {dh, dz, dx, hidden, row_x, before};
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
         gk_i64 b = gk_row_of(e, hidden), j = e - b * hidden;
         gk_f up = gk_arriving(dh, dh_last, e, first);
         gk_gru_bwd_in in = gk_gru_bwd_read(e, b, j, r, z, m, un, h, dy, lengths, row_y, t);
-        gk_gru_element_bwd(e, b, j, up, in, dh, dz, dx, hidden, row_x, before);
+        gk_gru_write_grads(e, b, j, gk_gru_make_grads(up, in), to);
     }
 }
 

@@ -40,28 +40,37 @@ GK_FN gk_lstm_in gk_lstm_read(gk_i64 e, gk_i64 b, gk_i64 j, GK_GLOBAL const gk_f
     return in;
 }
 
+/* What it makes: gates, output, states; and where that goes. */
+typedef struct { gk_f z[4], out, h, c; } gk_lstm_out;
+typedef struct { GK_GLOBAL gk_t *h_next, *c_next, *y, *gates, *h_last, *c_last; gk_i64 hidden, row_y; } gk_lstm_to;
+
 /* u: the four products of the element with W_hh. */
-GK_FN void gk_lstm_element(gk_i64 e, gk_i64 b, gk_i64 j, const gk_f u[4], gk_lstm_in in, GK_GLOBAL const gk_t* h, GK_GLOBAL gk_t* h_next,
-                           GK_GLOBAL gk_t* c_next, GK_GLOBAL gk_t* y, GK_GLOBAL gk_t* gates, GK_GLOBAL gk_t* h_last, GK_GLOBAL gk_t* c_last,
-                           gk_i64 hidden, gk_i64 row_y)
+GK_FN gk_lstm_out gk_lstm_make(gk_i64 e, const gk_f u[4], gk_lstm_in in, GK_GLOBAL const gk_t* h)
 {
-    gk_f z[4], out = GK_R(0.0), h_new, c_new = in.c;
+    gk_lstm_out o;
+    o.out = GK_R(0.0);
+    o.c = in.c;
     if (in.live) {
-        GK_UNROLL for (int q = 0; q < 4; q++) z[q] = in.a[q] + u[q] + in.bias[q];
-        h_new = gk_lstm(z, &c_new, GK_R(0.0), GK_R(0.0), GK_R(0.0));
-        out = h_new;
+        GK_UNROLL for (int q = 0; q < 4; q++) o.z[q] = in.a[q] + u[q] + in.bias[q];
+        o.h = gk_lstm(o.z, &o.c, GK_R(0.0), GK_R(0.0), GK_R(0.0));
+        o.out = o.h;
     } else {
-        GK_UNROLL for (int q = 0; q < 4; q++) z[q] = GK_R(0.0);
-        h_new = gk_load(h, e);
+        GK_UNROLL for (int q = 0; q < 4; q++) o.z[q] = GK_R(0.0);
+        o.h = gk_load(h, e);
     }
-    gk_store(h_next, e, h_new);
-    gk_store(c_next, e, c_new);
-    gk_store(y, b * row_y + j, out);
-    if (gates) {
-        GK_UNROLL for (int q = 0; q < 4; q++) gk_store(gates, (4 * b + q) * hidden + j, z[q]);
+    return o;
+}
+
+GK_FN void gk_lstm_write(gk_i64 e, gk_i64 b, gk_i64 j, gk_lstm_out o, gk_lstm_to to)
+{
+    gk_store(to.h_next, e, o.h);
+    gk_store(to.c_next, e, o.c);
+    gk_store(to.y, b * to.row_y + j, o.out);
+    if (to.gates) {
+        GK_UNROLL for (int q = 0; q < 4; q++) gk_store(to.gates, (4 * b + q) * to.hidden + j, o.z[q]);
     }
-    if (h_last) gk_store(h_last, e, h_new);
-    if (c_last) gk_store(c_last, e, c_new);
+    if (to.h_last) gk_store(to.h_last, e, o.h);
+    if (to.c_last) gk_store(to.c_last, e, o.c);
 }
 
 /* The same for a GRU. */
@@ -80,27 +89,34 @@ GK_FN gk_gru_in gk_gru_read(gk_i64 e, gk_i64 b, gk_i64 j, GK_GLOBAL const gk_f* 
     return in;
 }
 
+typedef struct { gk_f r, z, m, w, out, h; } gk_gru_out;
+typedef struct { GK_GLOBAL gk_t *h_next, *y, *save_r, *save_z, *save_n, *save_u, *h_last; gk_i64 row_y; } gk_gru_to;
+
 /* u: the three products of the element; before: the last one is that of r h. */
-GK_FN void gk_gru_element(gk_i64 e, gk_i64 b, gk_i64 j, const gk_f u[3], gk_gru_in in, GK_GLOBAL gk_t* h_next, GK_GLOBAL gk_t* y,
-                          GK_GLOBAL gk_t* save_r, GK_GLOBAL gk_t* save_z, GK_GLOBAL gk_t* save_n, GK_GLOBAL gk_t* save_u, GK_GLOBAL gk_t* h_last,
-                          gk_i64 row_y, int before)
+GK_FN gk_gru_out gk_gru_make(const gk_f u[3], gk_gru_in in, int before)
 {
-    gk_f r = GK_R(0.0), z = GK_R(0.0), m = GK_R(0.0), w = GK_R(0.0), out = GK_R(0.0), h_new = in.h;
+    gk_gru_out o;
+    o.r = GK_R(0.0); o.z = GK_R(0.0); o.m = GK_R(0.0); o.w = GK_R(0.0); o.out = GK_R(0.0); o.h = in.h;
     if (in.live) {
-        r = gk_gate(in.a[0] + u[0] + in.bias[0]);
-        z = gk_gate(in.a[1] + u[1] + in.bias[1]);
-        w = u[2] + in.bias[2];
-        m = gk_tanh(in.a[2] + (before ? w : r * w));
-        h_new = (GK_R(1.0) - z) * m + z * h_new;
-        out = h_new;
+        o.r = gk_gate(in.a[0] + u[0] + in.bias[0]);
+        o.z = gk_gate(in.a[1] + u[1] + in.bias[1]);
+        o.w = u[2] + in.bias[2];
+        o.m = gk_tanh(in.a[2] + (before ? o.w : o.r * o.w));
+        o.h = (GK_R(1.0) - o.z) * o.m + o.z * o.h;
+        o.out = o.h;
     }
-    gk_store(h_next, e, h_new);
-    gk_store(y, b * row_y + j, out);
-    if (save_r) gk_store(save_r, e, r);
-    if (save_z) gk_store(save_z, e, z);
-    if (save_n) gk_store(save_n, e, m);
-    if (save_u) gk_store(save_u, e, w);
-    if (h_last) gk_store(h_last, e, h_new);
+    return o;
+}
+
+GK_FN void gk_gru_write(gk_i64 e, gk_i64 b, gk_i64 j, gk_gru_out o, gk_gru_to to)
+{
+    gk_store(to.h_next, e, o.h);
+    gk_store(to.y, b * to.row_y + j, o.out);
+    if (to.save_r) gk_store(to.save_r, e, o.r);
+    if (to.save_z) gk_store(to.save_z, e, o.z);
+    if (to.save_n) gk_store(to.save_n, e, o.m);
+    if (to.save_u) gk_store(to.save_u, e, o.w);
+    if (to.h_last) gk_store(to.h_last, e, o.h);
 }
 
 GK_FN gk_f gk_arriving(GK_GLOBAL const gk_f* carried, GK_GLOBAL const gk_t* last, gk_i64 e, int first)
@@ -127,21 +143,31 @@ GK_FN gk_lstm_bwd_in gk_lstm_bwd_read(gk_i64 e, gk_i64 b, gk_i64 j, GK_GLOBAL co
     return in;
 }
 
+/* Gradients of the gates before their activation, of the cell state, and of the state where it was kept; and where they go. */
+typedef struct { gk_f d[4], dc, dh; } gk_lstm_grads;
+typedef struct { GK_GLOBAL gk_f *dh, *dc; GK_GLOBAL gk_t *dz, *dx; gk_i64 hidden, row_x; int keep; } gk_lstm_grads_to;
+
 /* up, s: gradients of the states behind the step, without dy. */
-GK_FN void gk_lstm_element_bwd(gk_i64 e, gk_i64 b, gk_i64 j, gk_f up, gk_f s, gk_lstm_bwd_in in, GK_GLOBAL gk_f* dh, GK_GLOBAL gk_f* dc,
-                               GK_GLOBAL gk_t* dz, GK_GLOBAL gk_t* dx, gk_i64 hidden, gk_i64 row_x, int keep)
+GK_FN gk_lstm_grads gk_lstm_make_grads(gk_f up, gk_f s, gk_lstm_bwd_in in)
 {
-    gk_f d[4];
-    GK_UNROLL for (int q = 0; q < 4; q++) d[q] = GK_R(0.0);
+    gk_lstm_grads o;
+    GK_UNROLL for (int q = 0; q < 4; q++) o.d[q] = GK_R(0.0);
+    o.dc = s;
+    o.dh = up;
     if (in.live) {
-        s = gk_lstm_grad(in.g, in.c, in.next, up + in.dy, s, GK_R(0.0), d);
-        up = GK_R(0.0);
+        o.dc = gk_lstm_grad(in.g, in.c, in.next, up + in.dy, s, GK_R(0.0), o.d);
+        o.dh = GK_R(0.0);
     }
-    dc[e] = s;
-    if (keep) dh[e] = up;
+    return o;
+}
+
+GK_FN void gk_lstm_write_grads(gk_i64 e, gk_i64 b, gk_i64 j, gk_lstm_grads o, gk_lstm_grads_to to)
+{
+    to.dc[e] = o.dc;
+    if (to.keep) to.dh[e] = o.dh;
     GK_UNROLL for (int q = 0; q < 4; q++) {
-        gk_store(dz, (4 * b + q) * hidden + j, d[q]);
-        if (dx) gk_store(dx, b * row_x + q * hidden + j, d[q]);
+        gk_store(to.dz, (4 * b + q) * to.hidden + j, o.d[q]);
+        if (to.dx) gk_store(to.dx, b * to.row_x + q * to.hidden + j, o.d[q]);
     }
 }
 
@@ -163,16 +189,26 @@ GK_FN gk_gru_bwd_in gk_gru_bwd_read(gk_i64 e, gk_i64 b, gk_i64 j, GK_GLOBAL cons
     return in;
 }
 
-GK_FN void gk_gru_element_bwd(gk_i64 e, gk_i64 b, gk_i64 j, gk_f up, gk_gru_bwd_in in, GK_GLOBAL gk_f* dh, GK_GLOBAL gk_t* dz, GK_GLOBAL gk_t* dx,
-                              gk_i64 hidden, gk_i64 row_x, int before)
+/* Gradients of the gates r, z, n, of the recurrent part of n, and the direct part of that of the state. */
+typedef struct { gk_f d[4], dh; } gk_gru_grads;
+/* before: that of r is left to others. */
+typedef struct { GK_GLOBAL gk_f* dh; GK_GLOBAL gk_t *dz, *dx; gk_i64 hidden, row_x; int before; } gk_gru_grads_to;
+
+GK_FN gk_gru_grads gk_gru_make_grads(gk_f up, gk_gru_bwd_in in)
 {
-    gk_f d[4];
-    GK_UNROLL for (int q = 0; q < 4; q++) d[q] = GK_R(0.0);
-    if (in.live) up = gk_gru_grad(in.r, in.z, in.m, in.un, in.h, up + in.dy, d);
-    dh[e] = up;
+    gk_gru_grads o;
+    GK_UNROLL for (int q = 0; q < 4; q++) o.d[q] = GK_R(0.0);
+    o.dh = up;
+    if (in.live) o.dh = gk_gru_grad(in.r, in.z, in.m, in.un, in.h, up + in.dy, o.d);
+    return o;
+}
+
+GK_FN void gk_gru_write_grads(gk_i64 e, gk_i64 b, gk_i64 j, gk_gru_grads o, gk_gru_grads_to to)
+{
+    to.dh[e] = o.dh;
     GK_UNROLL for (int q = 0; q < 3; q++) {
-        if (q == 0 && before) continue;
-        gk_store(dz, (3 * b + q) * hidden + j, q == 2 && !before ? d[3] : d[q]);
-        if (dx) gk_store(dx, b * row_x + q * hidden + j, d[q]);
+        if (q == 0 && to.before) continue;
+        gk_store(to.dz, (3 * b + q) * to.hidden + j, q == 2 && !to.before ? o.d[3] : o.d[q]);
+        if (to.dx) gk_store(to.dx, b * to.row_x + q * to.hidden + j, o.d[q]);
     }
 }

@@ -184,7 +184,8 @@ GK_KERNEL(lstm_tiled)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(g
     gk_lstm_in in = gk_lstm_read(e, exists ? b : 0, exists ? j : 0, a, bias, c, lengths, hidden, row_a, t);
     gk_f u[4];
     gk_tile_forward(h + b0 * hidden, w, hidden, rows, 4, tiles, u);
-    if (exists) gk_lstm_element(e, b, j, u, in, h, h_next, c_next, y, gates, h_last, c_last, hidden, row_y);
+    gk_lstm_to to = {h_next, c_next, y, gates, h_last, c_last, hidden, row_y};
+    if (exists) gk_lstm_write(e, b, j, gk_lstm_make(e, u, in, h), to);
 }
 
 GK_KERNEL(gru_tiled)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(gk_t, h), GK_IN(int, lengths), GK_OUT(gk_t, h_next), GK_OUT(gk_t, y),
@@ -201,7 +202,8 @@ GK_KERNEL(gru_tiled)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(gk
     gk_gru_in in = gk_gru_read(e, exists ? b : 0, exists ? j : 0, a, bias, h, lengths, hidden, row_a, t);
     gk_f u[4];
     gk_tile_forward(h + b0 * hidden, w, hidden, rows, 3, tiles, u);
-    if (exists) gk_gru_element(e, b, j, u, in, h_next, y, save_r, save_z, save_n, save_u, h_last, row_y, 0);
+    gk_gru_to to = {h_next, y, save_r, save_z, save_n, save_u, h_last, row_y};
+    if (exists) gk_gru_write(e, b, j, gk_gru_make(u, in, 0), to);
 }
 
 /* ---- backward of a step that is not the first one processed ----------------------------------------------------------------
@@ -273,9 +275,10 @@ GK_KERNEL(lstm_tiled_bwd)(GK_IN(gk_t, w), GK_IN(gk_t, dz_next), GK_IN(gk_t, gate
         s[m] = dc[p.e];
     }
     gk_tile_backward(dz_next, w, n, hidden, 4 * hidden, tiles, up);
+    gk_lstm_grads_to to = {dh, dc, dz, dx, hidden, row_x, keep};
     GK_UNROLL for (int m = 0; m < GK_TILE_PARTS; m++) {
         gk_tile_element p = gk_tile_at(m, n, hidden);
-        if (p.exists) gk_lstm_element_bwd(p.e, p.b, p.j, up[m] + more[m], s[m], in[m], dh, dc, dz, dx, hidden, row_x, keep);
+        if (p.exists) gk_lstm_write_grads(p.e, p.b, p.j, gk_lstm_make_grads(up[m] + more[m], s[m], in[m]), to);
     }
 }
 
@@ -296,9 +299,10 @@ GK_KERNEL(gru_tiled_bwd)(GK_IN(gk_t, w), GK_IN(gk_t, dz_next), GK_IN(gk_t, r), G
         more[i] = dh[p.e];
     }
     gk_tile_backward(dz_next, w, n, hidden, 3 * hidden, tiles, up);
+    gk_gru_grads_to to = {dh, dz, dx, hidden, row_x, 0};
     GK_UNROLL for (int i = 0; i < GK_TILE_PARTS; i++) {
         gk_tile_element p = gk_tile_at(i, n, hidden);
-        if (p.exists) gk_gru_element_bwd(p.e, p.b, p.j, up[i] + more[i], in[i], dh, dz, dx, hidden, row_x, 0);
+        if (p.exists) gk_gru_write_grads(p.e, p.b, p.j, gk_gru_make_grads(up[i] + more[i], in[i]), to);
     }
 }
 #undef GK_CLUSTERING

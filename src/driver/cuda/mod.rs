@@ -125,6 +125,7 @@ fn describe(api: &Api, ordinal: u32) -> Result<Found, Unavailable> {
     caps.matrix_cores = (capability >= 80).then_some(MatrixCores::Ptx);
     caps.lane_exchange = true;
     caps.warp_size = get(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?;
+    caps.cooperative = get(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)? != 0;
     caps.f64 = true;
     caps.device_addresses = true;
     Ok(Found { caps, device, capability })
@@ -397,11 +398,14 @@ impl Driver for CudaDriver {
             let code = unsafe { (self.api.table.cuFuncSetAttribute)(f.0 as cu::CUfunction, limit, bytes) };
             self.api.check("cuFuncSetAttribute", code)?;
         }
-        let mut overlap = cu::CUlaunchAttribute {
-            id: cu::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: cu::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        use cu::CUlaunchAttributeID as Id;
+        let together = cu::CUlaunchAttributeValue { cooperative: 1 };
+        let overlap = cu::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+        let (id, value) = match cfg.cooperative {
+            true => (Id::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, together),
+            false => (Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, overlap),
         };
+        let mut attribute = cu::CUlaunchAttribute { id, pad: [0; 4], value };
         let config = cu::CUlaunchConfig {
             gridDimX: gx,
             gridDimY: gy,
@@ -411,8 +415,8 @@ impl Driver for CudaDriver {
             blockDimZ: bz,
             sharedMemBytes: cfg.local_bytes,
             hStream: s.0 as cu::CUstream,
-            attrs: &raw mut overlap,
-            numAttrs: u32::from(cfg.waits && self.overlaps),
+            attrs: &raw mut attribute,
+            numAttrs: u32::from(cfg.cooperative || (cfg.waits && self.overlaps)),
         };
         // SAFETY: every parameter points to a value that outlives the call, which copies it; that they fit the kernel, and that it waits if it
         // says so, is the caller's promise.

@@ -23,7 +23,7 @@ use hip_sys::{Hip, HipGraphs, LoadError, hipError_t, hipErrorOutOfMemory, hipSuc
 use super::lt::Lt;
 use super::{
     Arg, CompileUnit, Driver, LaunchConfig, RawEvent, RawFunction, RawMem, RawModule, RawStream,
-    StreamGraphs, VendorBlas, VendorConv, context_lost, refuse_maps,
+    StreamGraphs, VendorBlas, VendorConv, context_lost, refuse_cooperative, refuse_maps,
 };
 use crate::device::{BackendKind, Caps, DeviceId, MatrixCores};
 use crate::error::{GpuError, Result, Unavailable};
@@ -380,6 +380,7 @@ impl Driver for HipDriver {
         args: &[Arg<'_>],
     ) -> Result<()> {
         refuse_maps("hipModuleLaunchKernel", args)?;
+        refuse_cooperative("hipModuleLaunchKernel", cfg)?;
         let hip = self.bind()?;
         let address = |arg: &Arg<'_>| match arg {
             Arg::Mem(Some((mem, offset))) => mem.0 + offset,

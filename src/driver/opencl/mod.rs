@@ -20,7 +20,7 @@ use opencl3::{event, kernel, memory};
 
 use super::{
     Arg, CompileUnit, Driver, LaunchConfig, RawContext, RawDevice, RawEvent, RawFunction, RawMem, RawModule,
-    RawStream, VendorBlas, refuse_maps,
+    RawStream, VendorBlas, refuse_cooperative, refuse_maps,
 };
 use crate::device::{BackendKind, Caps};
 use crate::error::{GpuError, Result};
@@ -388,6 +388,7 @@ impl Driver for OpenClDriver {
         args: &[Arg<'_>],
     ) -> Result<()> {
         refuse_maps("clEnqueueNDRangeKernel", args)?;
+        refuse_cooperative("clEnqueueNDRangeKernel", cfg)?;
         let k = f.0 as cl_kernel;
         let local = cfg.block.map(|n| n as usize);
         let global = std::array::from_fn::<usize, 3, _>(|i| cfg.grid[i] as usize * local[i]);

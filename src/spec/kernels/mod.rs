@@ -220,6 +220,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/rnn/conv.c",
     "common/rnn/fused.c",
     "common/rnn/gates.h",
+    "common/rnn/persistent.c",
     "common/rnn/rnn.c",
     "common/rnn/step.h",
     "common/rnn/tiled.c",

@@ -182,6 +182,125 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `lstm_persistent`.
+    LstmPersistentArgs {
+        w: In("gk_t"),
+        a: In("gk_f"),
+        bias: In("gk_t"),
+        lengths: In("int"),
+        h: Out("gk_t"),
+        c: Out("gk_t"),
+        y: Out("gk_t"),
+        gates: Out("gk_t"),
+        h_last: Out("gk_t"),
+        c_last: Out("gk_t"),
+        exchange: Out("float"),
+        turns: Out("gk_u32"),
+        n: I64,
+        hidden: I64,
+        row_a: I64,
+        row_y: I64,
+        step_a: I64,
+        step_y: I64,
+        steps: I32,
+        columns: I32,
+        rows: I32,
+        reverse: I32,
+        kept: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `gru_persistent`.
+    GruPersistentArgs {
+        w: In("gk_t"),
+        a: In("gk_f"),
+        bias: In("gk_t"),
+        lengths: In("int"),
+        h: Out("gk_t"),
+        y: Out("gk_t"),
+        save_r: Out("gk_t"),
+        save_z: Out("gk_t"),
+        save_n: Out("gk_t"),
+        save_u: Out("gk_t"),
+        h_last: Out("gk_t"),
+        exchange: Out("float"),
+        turns: Out("gk_u32"),
+        n: I64,
+        hidden: I64,
+        row_a: I64,
+        row_y: I64,
+        step_a: I64,
+        step_y: I64,
+        steps: I32,
+        columns: I32,
+        rows: I32,
+        reverse: I32,
+        kept: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `lstm_persistent_bwd`.
+    LstmPersistentBwdArgs {
+        w: In("gk_t"),
+        gates: In("gk_t"),
+        c: In("gk_t"),
+        dy: In("gk_t"),
+        dh_last: In("gk_t"),
+        dc_last: In("gk_t"),
+        lengths: In("int"),
+        dh: Out("gk_f"),
+        dc: Out("gk_f"),
+        dz: Out("gk_t"),
+        dx: Out("gk_t"),
+        exchange: Out("float"),
+        turns: Out("gk_u32"),
+        n: I64,
+        hidden: I64,
+        row_y: I64,
+        row_x: I64,
+        step_y: I64,
+        step_x: I64,
+        steps: I32,
+        columns: I32,
+        rows: I32,
+        reverse: I32,
+        keep: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `gru_persistent_bwd`.
+    GruPersistentBwdArgs {
+        w: In("gk_t"),
+        r: In("gk_t"),
+        z: In("gk_t"),
+        m: In("gk_t"),
+        un: In("gk_t"),
+        h: In("gk_t"),
+        dy: In("gk_t"),
+        dh_last: In("gk_t"),
+        lengths: In("int"),
+        dh: Out("gk_f"),
+        dz: Out("gk_t"),
+        dx: Out("gk_t"),
+        exchange: Out("float"),
+        turns: Out("gk_u32"),
+        n: I64,
+        hidden: I64,
+        row_y: I64,
+        row_x: I64,
+        step_y: I64,
+        step_x: I64,
+        steps: I32,
+        columns: I32,
+        rows: I32,
+        reverse: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `lstm_step`.
     LstmStepArgs {
         u: In("gk_f"),
@@ -436,6 +555,10 @@ kernel_table! {
     GRU_FUSED: GruFusedArgs = "rnn/fused.c" "gru_fused" [(FLOATS, &[])];
     LSTM_FUSED_BWD: LstmFusedBwdArgs = "rnn/fused.c" "lstm_fused_bwd" [(FLOATS, &[])];
     GRU_FUSED_BWD: GruFusedBwdArgs = "rnn/fused.c" "gru_fused_bwd" [(FLOATS, &[])];
+    LSTM_PERSISTENT: LstmPersistentArgs = "rnn/persistent.c" "lstm_persistent" [(FLOATS, &[])];
+    GRU_PERSISTENT: GruPersistentArgs = "rnn/persistent.c" "gru_persistent" [(FLOATS, &[])];
+    LSTM_PERSISTENT_BWD: LstmPersistentBwdArgs = "rnn/persistent.c" "lstm_persistent_bwd" [(FLOATS, &[])];
+    GRU_PERSISTENT_BWD: GruPersistentBwdArgs = "rnn/persistent.c" "gru_persistent_bwd" [(FLOATS, &[])];
     LSTM_STEP: LstmStepArgs = "rnn/rnn.c" "lstm_step" [(FLOATS64, &[])];
     GRU_RESET: GruResetArgs = "rnn/rnn.c" "gru_reset" [(FLOATS64, &[])];
     GRU_STEP: GruStepArgs = "rnn/rnn.c" "gru_step" [(FLOATS64, &[])];

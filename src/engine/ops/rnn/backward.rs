@@ -5,7 +5,8 @@ use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::Grid;
-use crate::engine::ops::rnn::plan::{StepsPlan, StepsProblem};
+use crate::engine::ops::rnn::persistent::{CellsBwd, SequenceBwd};
+use crate::engine::ops::rnn::plan::{Persistent, StepsPlan, StepsProblem};
 use crate::engine::ops::rnn::{part, part_mut};
 use crate::error::Result;
 use crate::layout::Layout;
@@ -27,6 +28,11 @@ fn columns(
     // An empty matrix may lie in an empty buffer.
     let at = if rows * width == 0 { 0 } else { start + first };
     b.view().with_layout(check::layout("rnn_bwd", "shape", Layout::strided(&[rows, width], &[row, 1], at))?)
+}
+
+/// Whether rows may keep the gradient of their state through a step: rows that have ended, and the states of a GRU.
+fn keeps(cell: RnnCell, io: &RnnBwd<'_>) -> bool {
+    io.lengths.is_some() || cell.is_gru()
 }
 
 /// Results of the loop over the steps.
@@ -244,7 +250,6 @@ impl Engine {
     }
 
     fn sweep(&self, cell: RnnCell, p: &Recurrence, io: &RnnBwd<'_>, s: RnnSizes) -> Result<Swept> {
-        const OP: &str = "rnn_bwd";
         let (dt, acc) = (io.x.dtype(), io.x.dtype().accumulator());
         let (b, h, rows, n) = (s.batch, s.hidden, s.gates * s.hidden, s.batch * s.hidden);
         let (lstm, before) = (cell == RnnCell::Lstm, cell == RnnCell::GruResetBefore);
@@ -259,11 +264,94 @@ impl Engine {
             dc: new(lstm, acc, n)?,
             rh: new(before, dt, s.steps * n)?,
         };
-        let drh = new(before, acc, n)?;
+        // Empty states need no steps, however many there are.
+        if n == 0 || s.steps == 0 {
+            return Ok(w);
+        }
         // Both factors of a step's product lie in scratch memory.
         let aligned = (h * dt.size()).is_multiple_of(16);
         let problem = StepsProblem { cell, dtype: dt, batch: b, hidden: h, aligned, backward: true };
-        let plan = if n > 0 && s.steps > 1 { self.plan(OP, &problem)? } else { StepsPlan::Products };
+        let plan = if s.steps > 1 { self.plan("rnn_bwd", &problem)? } else { StepsPlan::Products };
+        match plan.persistent() {
+            Some(plan) => self.sweep_at_once(plan, cell, p, io, s, &w)?,
+            None => self.sweep_steps(plan, cell, p, io, s, &w)?,
+        }
+        if io.grads.dh_0.is_some() {
+            self.through_weights(cell, p, io, s, &w, 0)?;
+        }
+        Ok(w)
+    }
+
+    /// Adds to `dh` what the gradients of the gates of step `at` give the state before it, but for r h where the reset gate comes first.
+    fn through_weights(
+        &self,
+        cell: RnnCell,
+        p: &Recurrence,
+        io: &RnnBwd<'_>,
+        s: RnnSizes,
+        w: &Swept,
+        at: usize,
+    ) -> Result<()> {
+        let (b, h, rows) = (s.batch, s.hidden, s.gates * s.hidden);
+        let used = if cell == RnnCell::GruResetBefore { 2 * h } else { rows };
+        let d = columns(&w.dz, at * b * rows, [b, rows], 0, used)?;
+        let weights = part(&io.weights.w_hh, 0, &[used, h])?;
+        let beta = if keeps(cell, io) { 1.0 } else { 0.0 };
+        let g = Gemm::new().precision(p.precision);
+        self.multiply(&g, (d, weights), part_mut(&w.dh, 0, &[b, h])?, beta, None)
+    }
+
+    /// All steps as one kernel.
+    fn sweep_at_once(
+        &self,
+        plan: Persistent,
+        cell: RnnCell,
+        p: &Recurrence,
+        io: &RnnBwd<'_>,
+        s: RnnSizes,
+        w: &Swept,
+    ) -> Result<()> {
+        let dx = self.arg_opt(w.dx.as_ref().map(|d| d.view()).as_ref());
+        let sequence = SequenceBwd {
+            dtype: io.x.dtype(),
+            plan,
+            sizes: s,
+            reverse: p.reverse,
+            keep: keeps(cell, io),
+            w: self.arg_in(&io.weights.w_hh),
+            lengths: self.arg_opt(io.lengths.as_ref()),
+            dy: (self.arg_opt(io.dy.as_ref()), s.stride(p, s.hidden)),
+            dx: (dx, s.stride(p, s.gates * s.hidden)),
+            last: [io.dh_t, io.dc_t].map(|v| self.arg_opt(v.as_ref())),
+            dh: self.arg_in(&w.dh.view()),
+            dz: self.arg_in(&w.dz.view()),
+        };
+        let cells = w.dc.as_ref().map(|dc| CellsBwd {
+            gates: self.arg_opt(io.gates.as_ref()),
+            c: self.arg_opt(io.c.as_ref()),
+            dc: self.arg_in(&dc.view()),
+        });
+        let gru = io.gru.map(|GruGates { r, z, n: m, u }| [r, z, m, u, io.h].map(|v| self.arg_in(&v)));
+        self.persistent_bwd(&sequence, cells.as_ref(), gru.unwrap_or([Ptr::NULL; 5]))
+    }
+
+    /// One step after the other.
+    fn sweep_steps(
+        &self,
+        plan: StepsPlan,
+        cell: RnnCell,
+        p: &Recurrence,
+        io: &RnnBwd<'_>,
+        s: RnnSizes,
+        w: &Swept,
+    ) -> Result<()> {
+        let (dt, acc) = (io.x.dtype(), io.x.dtype().accumulator());
+        let (b, h, rows, n) = (s.batch, s.hidden, s.gates * s.hidden, s.batch * s.hidden);
+        let before = cell == RnnCell::GruResetBefore;
+        let new = |there: bool, dtype: DType, len| {
+            if there { self.scratch(dtype, len).map(Some) } else { Ok(None) }
+        };
+        let drh = new(before, acc, n)?;
         let whole = plan.grid();
         let turned = new(whole.is_some(), dt, rows * h)?;
         if let Some(t) = &turned {
@@ -273,11 +361,10 @@ impl Engine {
         let (dz, dx, dh) = (w.dz.view(), w.dx.as_ref().map(|d| d.view()), w.dh.view());
         let (dc, rh) = (w.dc.as_ref().map(|d| d.view()), w.rh.as_ref().map(|d| d.view()));
         let g = Gemm::new().precision(p.precision);
-        let keep = io.lengths.is_some() || cell.is_gru();
+        let keep = keeps(cell, io);
         let ((step_x, row_x), (step_y, row_y)) = (s.stride(p, rows), s.stride(p, h));
         let state = |v: &Option<View<'_>>, at: usize| self.arg_part_opt(v.as_ref(), at * n);
-        // Empty states need no steps, however many there are.
-        for at in (0..if n == 0 { 0 } else { s.steps }).rev() {
+        for at in (0..s.steps).rev() {
             let t = s.time(p, at);
             // One kernel computes the product with the gradients of the next step too, which the last step does not have.
             let next = turned.as_ref().filter(|_| at + 1 < s.steps).map(|w| NextStep {
@@ -323,22 +410,17 @@ impl Engine {
                     self.plain_step_bwd(&step, h_next, cell == RnnCell::Relu)?;
                 }
             }
-            let mut used = rows;
             if let (Some(drh), Some(rh), Some(gates)) = (&drh, &rh, gates) {
-                used = 2 * h;
                 let w_n = part(&io.weights.w_hh, 2 * h * h, &[h, h])?;
                 let dn = columns(&w.dz, at * b * rows, [b, rows], 2 * h, h)?;
                 self.multiply(&g, (dn, w_n), part_mut(drh, 0, &[b, h])?, 0.0, None)?;
                 self.gru_reset_bwd(&step, gates, self.arg_in(&drh.view()), self.arg_part(rh, at * n))?;
             }
-            if (at > 0 && whole.is_none()) || (at == 0 && io.grads.dh_0.is_some()) {
-                let d = columns(&w.dz, at * b * rows, [b, rows], 0, used)?;
-                let weights = part(&io.weights.w_hh, 0, &[used, h])?;
-                let beta = if keep { 1.0 } else { 0.0 };
-                self.multiply(&g, (d, weights), part_mut(&w.dh, 0, &[b, h])?, beta, None)?;
+            if at > 0 && whole.is_none() {
+                self.through_weights(cell, p, io, s, w, at)?;
             }
         }
-        Ok(w)
+        Ok(())
     }
 }
 

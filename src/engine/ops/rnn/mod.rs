@@ -2,8 +2,10 @@
 
 pub(super) mod backward;
 pub(super) mod conv;
+pub(super) mod persistent;
 pub(super) mod plan;
 
+use self::persistent::Sequence;
 use self::plan::{StepsPlan, StepsProblem};
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Ptr;
@@ -356,6 +358,22 @@ impl RnnOps for Engine {
         self.multiply(&g, (x, w.w_ih), part_mut(&a, 0, &[count, rows])?, 0.0, w.b_ih)?;
         let a = a.view();
 
+        if let Some(plan) = plan.persistent() {
+            let sequence = Sequence {
+                dtype: dt,
+                plan,
+                sizes: s,
+                reverse: p.reverse,
+                w: self.arg_in(&w.w_hh),
+                bias: self.arg_opt(w.b_hh.as_ref()),
+                lengths: self.arg_opt(io.lengths.as_ref()),
+                a: (self.arg_in(&a), s.stride(p, rows)),
+                y: (self.arg_in(&y), s.stride(p, h)),
+                last: last.map(|v| self.arg_opt(v.as_ref())),
+            };
+            let (gates, save) = (self.arg_opt(gates.as_ref()), save.map(|v| self.arg_opt(v.as_ref())));
+            return self.persistent(&sequence, &hidden, cells.as_ref(), gates, save);
+        }
         let before = cell == RnnCell::GruResetBefore;
         let u = self.scratch(acc, if whole.is_some() { 0 } else { b * rows })?;
         let rh = if before { Some(self.scratch(dt, n)?) } else { None };
