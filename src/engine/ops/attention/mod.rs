@@ -200,6 +200,7 @@ impl Engine {
                 && p.dropout <= 0.0
                 && p.factor(d) > 0.0,
             backward: false,
+            probabilities: false,
             all_gradients: false,
             vendor: Err(""),
             vendor_repeats: true,
@@ -259,6 +260,7 @@ impl Engine {
             aligned,
             plain,
             backward,
+            probabilities: false,
             all_gradients: backward,
             vendor: library.map(|_| ()),
             vendor_repeats: library.is_ok_and(|l| l.repeats()),
@@ -299,6 +301,7 @@ impl Engine {
         let mut call = self.attention_call(OP, p, size, [&io.q, &io.k], &io.mask)?;
         self.check_owner_all(OP, &[("v", Some(io.v)), ("o", Some(o)), ("lse", lse), ("p", probs)])?;
         call.problem.aligned &= wide(&io.v) == 1 && wide(&o) == 1;
+        call.problem.probabilities = probs.is_some();
         call.own = own;
         let mut scratch: Option<Buffer> = None;
         let lse = match (lse, probs) {

@@ -35,6 +35,8 @@ pub(crate) struct AttentionProblem<'a> {
     /// Whether scores are products times a positive factor within a window: no bias, mask, soft cap or dropout.
     pub(crate) plain: bool,
     pub(crate) backward: bool,
+    /// Whether the probabilities are wanted, too.
+    pub(crate) probabilities: bool,
     /// Whether one kernel is to write the gradients of queries, keys and values.
     pub(crate) all_gradients: bool,
     /// Whether the vendor's library takes it, or why not.
@@ -186,6 +188,12 @@ impl AttentionProblem<'_> {
         if !matches!(self.dtype, DType::F32 | DType::F16 | DType::Bf16) {
             return Err(format!("{} is not f32, f16 or bf16", self.dtype).into());
         }
+        // They are powers of scores less their logarithm, and show errors of both.
+        if self.probabilities && self.dtype == DType::F32 && caps.matrix_cores == Some(MatrixCores::Ptx) {
+            return Err(
+                "probabilities in f32 are wanted, for which products in TF32 are not exact enough".into()
+            );
+        }
         let wide = self.matrix_width()?;
         let (local, all) = self.local(WIDTHS[wide], caps);
         if all > caps.shared_bytes as usize {
@@ -289,6 +297,7 @@ mod tests {
             aligned: true,
             plain: true,
             backward: false,
+            probabilities: false,
             all_gradients: false,
             vendor: Err("no vendor library was found"),
             vendor_repeats: true,
@@ -334,6 +343,7 @@ mod tests {
         for other in [
             AttentionProblem { aligned: false, ..half },
             AttentionProblem { d: 60, ..half },
+            AttentionProblem { probabilities: true, ..single },
             AttentionProblem { d: 0, ..half },
             problem(DType::Bf16, 136),
             problem(DType::F64, 64),
