@@ -99,7 +99,7 @@ impl Device {
         if !is_cpu {
             (caps.matrix_cores, caps.warp_groups, caps.tensor_maps, caps.lane_exchange) =
                 (Some(MatrixCores::Ptx), true, true, true);
-            (caps.max_block, caps.shared_bytes) = (1024, 227 << 10);
+            (caps.max_block, caps.shared_bytes, caps.cooperative) = (1024, 227 << 10, true);
         }
         let driver = Arc::new(MockDriver::new(caps));
         let engine = Engine::new(driver.clone()).unwrap();

@@ -7,6 +7,7 @@ use crate::common::backends;
 use crate::{bytes, is_cpu};
 use trefoil::ops::core::Graph;
 use trefoil::ops::elementwise::{Binary, Unary};
+use trefoil::ops::rnn::{Recurrence, RnnCell, RnnFwd, RnnWeights};
 use trefoil::ops::softmax::Softmax;
 use trefoil::prelude::*;
 use trefoil::{BackendExt, Buffer, DType, GpuError, IGpuBackend, Layout};
@@ -109,6 +110,61 @@ fn replays_of_several_threads_do_not_mix() {
             std::thread::sleep(Duration::from_millis(1));
         });
         assert_eq!(g.download::<f32>(y.view()).unwrap(), [0.5; 64], "{}", g.id());
+    }
+}
+
+/// Both directions of an LSTM over 5 steps, 40 rows and 64 columns: on CUDA from sm_90 on one kernel each, whose blocks wait for each other.
+struct BothDirections {
+    x: Buffer,
+    w: Buffer,
+    y: [Buffer; 2],
+}
+
+impl BothDirections {
+    fn new(g: &dyn IGpuBackend) -> Self {
+        let mut draw = Draw(3);
+        let mut upload = |n: usize| {
+            let numbers: Vec<f32> = (0..n).map(|_| draw.below(1000) as f32 / 4000.0 - 0.125).collect();
+            g.upload(&numbers).unwrap()
+        };
+        let y = [(); 2].map(|()| g.alloc(DType::F32, 5 * 40 * 64).unwrap());
+        BothDirections { x: upload(5 * 40 * 64), w: upload(256 * 64), y }
+    }
+
+    fn run(&self, g: &dyn IGpuBackend) -> trefoil::Result<()> {
+        for (y, reverse) in self.y.iter().zip([false, true]) {
+            let weights = RnnWeights::new(self.w.shaped(&[256, 64])?, self.w.shaped(&[256, 64])?);
+            let io = RnnFwd::new(self.x.shaped(&[5, 40, 64])?, weights, y.alias_mut().reshape(&[5, 40, 64])?);
+            g.rnn(RnnCell::Lstm, &Recurrence::new().reverse(reverse), io)?;
+        }
+        Ok(())
+    }
+
+    fn values(&self, g: &dyn IGpuBackend) -> [Vec<f32>; 2] {
+        [0, 1].map(|i| g.download::<f32>(self.y[i].view()).unwrap())
+    }
+}
+
+#[test]
+fn kernels_whose_blocks_wait_for_each_other_run_beside_others() {
+    for g in backends() {
+        let (eager, captured) = (BothDirections::new(&*g), BothDirections::new(&*g));
+        eager.run(&*g).unwrap();
+        let want = eager.values(&*g);
+        assert!(want[0] != want[1] && want.iter().flatten().all(|v| v.is_finite()), "{}", g.id());
+        g.pin_variant("capture_calls", Some("parallel")).unwrap();
+        let (graph, ()) = g.capture(|g| captured.run(&**g)).unwrap();
+        g.pin_variant("capture_calls", None).unwrap();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let other = g.fork_stream().unwrap();
+                let beside = BothDirections::new(&*other);
+                (0..20).for_each(|_| beside.run(&*other).unwrap());
+                assert_eq!(beside.values(&*other), want, "{}", g.id());
+            });
+            (0..20).for_each(|_| graph.replay().unwrap());
+        });
+        assert_eq!(captured.values(&*g), want, "{}", g.id());
     }
 }
 

@@ -95,6 +95,17 @@ GK_FN gk_place gk_place_of(int q, const gk_windows* a)
     return p;
 }
 
+/* On by n places. */
+GK_FN void gk_place_on(gk_place* p, int n, const gk_windows* a)
+{
+    for (p->w += n; p->w >= a->w.size; p->w -= a->w.size) {
+        int end = ++p->h == a->h.size;
+        if (end) p->h = 0;
+        end = end && ++p->d == a->d.size;
+        if (end) { p->d = 0; p->n++; }
+    }
+}
+
 /* Far outside every map. */
 #define GK_NOWHERE (-0x10000000)
 
@@ -103,9 +114,8 @@ typedef struct { int element, d, h, w; } gk_window;
 
 GK_FN int gk_element(int d, int h, int w, gk_dims map) { return ((d * (int)map.v[1] + h) * (int)map.v[2] + w) * (int)map.v[3]; }
 
-GK_FN gk_window gk_window_at(int q, const gk_windows* a, gk_dims map)
+GK_FN gk_window gk_window_at(gk_place p, const gk_windows* a, gk_dims map)
 {
-    gk_place p = gk_place_of(q, a);
     gk_window x;
     x.d = p.d * a->d.advance + a->d.begin; x.h = p.h * a->h.advance + a->h.begin; x.w = p.w * a->w.advance + a->w.begin;
     x.element = p.n * (int)(map.v[0] * map.v[1] * map.v[2] * map.v[3]) + gk_element(x.d, x.h, x.w, map);
@@ -113,23 +123,21 @@ GK_FN gk_window gk_window_at(int q, const gk_windows* a, gk_dims map)
     return x;
 }
 
-/* Number j of the windows' taps: what it adds, and its number among all taps. */
-GK_FN gk_window gk_tap_of(int j, const gk_windows* a, gk_dims map, gk_dims win, const int back, int* tap)
+/* What number j of the windows' taps adds. */
+GK_FN gk_window gk_tap_of(int j, const gk_windows* a, gk_dims map)
 {
     gk_window x;
     int across = a->w.count, down = a->h.count, r = j / across, w = j - r * across, d = r / down, h = r - d * down;
-    *tap = j;
-    if (back) *tap = ((a->d.first + d * a->d.step) * (int)win.v[1] + a->h.first + h * a->h.step) * (int)win.v[2] + a->w.first + w * a->w.step;
     x.d = d * a->d.dilation; x.h = h * a->h.dilation; x.w = w * a->w.dilation;
     x.element = gk_element(x.d, x.h, x.w, map);
     return x;
 }
 
-/* The element of x of a window's tap, channel 0; negative outside. */
-GK_FN int gk_element_of(gk_window a, gk_window tap, gk_dims map)
+/* Whether a window's tap meets x, at element a.element + tap.element of channel 0. */
+GK_FN int gk_meets(gk_window a, gk_window tap, gk_dims map)
 {
     int d = a.d + tap.d, h = a.h + tap.h, w = a.w + tap.w;
-    return ((gk_u32)d < (gk_u32)map.v[0]) & ((gk_u32)h < (gk_u32)map.v[1]) & ((gk_u32)w < (gk_u32)map.v[2]) ? a.element + tap.element : -1;
+    return ((gk_u32)d < (gk_u32)map.v[0]) & ((gk_u32)h < (gk_u32)map.v[1]) & ((gk_u32)w < (gk_u32)map.v[2]);
 }
 
 /* ---- forward and adjoint ----------------------------------------------------------------------------------------------------------------- */
@@ -143,22 +151,44 @@ typedef struct {
     int wide, accumulate, act;
 } gk_conv;
 
-/* Queues the copy of stage `stage` of `terms`: of weights, rows m0 ..., of which `have` exist, and of the tile's windows. */
-GK_FN void gk_conv_fetch(const gk_conv* v, const gk_windows* a, const gk_window* at, int stage, int terms, int m0, int have, gk_divisor channels,
+/* The thread's term of a stage: its channel, the number of its tap along the axes, and of all terms. */
+typedef struct { int channel, d, h, w, term; } gk_walk;
+
+/* On by n terms: a stage, or to the thread's chunk of the first one. Divisions would take longer than the products. */
+GK_FN void gk_walk_on(gk_walk* t, int n, const gk_windows* a, int channels)
+{
+    t->term += n;
+    for (t->channel += n; t->channel >= channels; t->channel -= channels) {
+        int end = ++t->w == a->w.count;
+        if (end) t->w = 0;
+        end = end && ++t->h == a->h.count;
+        if (end) { t->h = 0; t->d++; }
+    }
+}
+
+/* Queues the copy of the stage of `terms` at which `t` stands: of weights, rows m0 ..., of which `have` exist, and of the tile's windows. */
+GK_FN void gk_conv_fetch(const gk_conv* v, const gk_windows* a, const gk_window* at, const gk_walk* t, int terms, int m0, int have, int channels,
                          const int rows, const int back, GK_LOCAL_PTR gk_raw16* to)
 {
-    int c = gk_lid() % 8, r = gk_lid() / 8, k = stage * GK_CONV_TERMS + c * GK_PER_CHUNK, within = k < terms, j = gk_divide(k, channels), tap;
-    gk_window offset = gk_tap_of(within ? j : 0, a, v->map, v->win, back, &tap);
-    gk_i64 line = v->win.v[0] * v->win.v[1] * v->win.v[2] * channels.d;
-    GK_GLOBAL const gk_t *x = v->x + (k - j * channels.d), *wt = v->wt + m0 * line + (tap * channels.d + (k - j * channels.d));
+    int c = gk_lid() % 8, r = gk_lid() / 8, within = t->term < terms, from = t->term;
+    gk_i64 line = v->win.v[0] * v->win.v[1] * v->win.v[2] * channels;
+    gk_window offset;
+    offset.d = t->d * a->d.dilation; offset.h = t->h * a->h.dilation; offset.w = t->w * a->w.dilation;
+    offset.element = gk_element(offset.d, offset.h, offset.w, v->map);
+    if (back) {
+        int tap = ((a->d.first + t->d * a->d.step) * (int)v->win.v[1] + a->h.first + t->h * a->h.step) * (int)v->win.v[2] + a->w.first + t->w * a->w.step;
+        from = tap * channels + t->channel;
+    }
+    GK_GLOBAL const gk_t *x = v->x + t->channel, *wt = v->wt + m0 * line + from;
     GK_UNROLL for (int i = 0; i < rows / 32; i++) {
-        int row = r + 32 * i, exists = within && row < have;
-        gk_copy16(to + gk_chunk_at(row, c, rows), exists ? wt + row * line : v->wt, exists);
+        int row = r + 32 * i;
+        gk_copy16(to + gk_chunk_at(row, c, rows), wt + row * line, within && row < have);
     }
     to += rows * 8;
     GK_UNROLL for (int i = 0; i < 512 / rows; i++) {
-        int e = gk_element_of(at[i], offset, v->map), exists = within && e >= 0, place = r + 32 * i;
-        gk_copy16(to + place / 128 * 1024 + gk_chunk_at(place % 128, c, 128), exists ? x + e : v->x, exists);
+        int place = r + 32 * i;
+        gk_copy16(to + place / 128 * 1024 + gk_chunk_at(place % 128, c, 128), x + (at[i].element + offset.element),
+                  within && gk_meets(at[i], offset, v->map));
     }
 }
 
@@ -174,24 +204,25 @@ GK_FN void gk_conv_finish(const gk_conv* v, const gk_windows* a, float (*sums)[4
             GK_UNROLL for (int e = 0; e < 4; e++) spill[(row0 + GK_FRAG_ROW(e)) * GK_CONV_PITCH + 8 * j + GK_FRAG_COL(e)] = sums[first / 8 + j][e];
         }
         GK_BARRIER();
-        for (int i = 0; i < 8; i++) {
-            int run = gk_lid() + i * GK_BLOCK, line = run / 16, m = m0 + line % rows, q = q0 + line / rows * 128 + first + run % 16 * 4;
-            int left = count - q < 4 ? count - q : 4;
+        /* A thread has the same places in every 16th row. */
+        GK_UNROLL for (int half = 0; half < 128 / rows; half++) {
+            int q = q0 + half * 128 + first + gk_lid() % 16 * 4, left = count - q < 4 ? count - q : 4, m = m0 + gk_lid() / 16;
+            gk_place p = gk_place_of(q, a);
             gk_i64 to[4];
-            gk_four x;
-            if (m >= v->out.v[3] || left <= 0) continue;
             GK_UNROLL for (int u = 0; u < 4; u++) {
-                x.v[u] = spill[line * GK_CONV_PITCH + run % 16 * 4 + u];
-                if (apart) {
-                    gk_place p = gk_place_of(q + u, a);
-                    int d = a->d.phase + p.d * (int)v->win.v[3], h = a->h.phase + p.h * (int)v->win.v[4], w = a->w.phase + p.w * (int)v->win.v[5];
-                    to[u] = (p.n * v->out.v[3] + m) * plane + ((gk_i64)d * v->out.v[1] + h) * v->out.v[2] + w;
-                } else {
-                    int n = gk_divide(q + u, a->plane);
-                    to[u] = (n * v->out.v[3] + m) * plane + (q + u - n * a->plane.d);
-                }
+                int d = a->d.phase + p.d * (int)v->win.v[3], h = a->h.phase + p.h * (int)v->win.v[4], w = a->w.phase + p.w * (int)v->win.v[5];
+                if (!apart) { d = p.d; h = p.h; w = p.w; }
+                to[u] = (p.n * v->out.v[3] + m) * plane + ((gk_i64)d * v->out.v[1] + h) * v->out.v[2] + w;
+                gk_place_on(&p, 1, a);
             }
-            gk_conv_store(x, to, left, v->wide, m, v->scale, v->bias, v->residual, v->y, v->z, v->accumulate, v->act, v->p);
+            if (left <= 0) continue;
+            for (int line = gk_lid() / 16; line < rows && m < v->out.v[3]; line += 16, m += 16) {
+                gk_raw16 r = *(GK_LOCAL_PTR const gk_raw16*)(spill + (half * rows + line) * GK_CONV_PITCH + gk_lid() % 16 * 4);
+                gk_four x;
+                x.v[0] = gk_as_f32(r.x); x.v[1] = gk_as_f32(r.y); x.v[2] = gk_as_f32(r.z); x.v[3] = gk_as_f32(r.w);
+                gk_conv_store(x, to, left, v->wide, m, v->scale, v->bias, v->residual, v->y, v->z, v->accumulate, v->act, v->p);
+                GK_UNROLL for (int u = 0; u < 4; u++) to[u] += 16 * plane;
+            }
         }
     }
 }
@@ -203,13 +234,15 @@ GK_FN void gk_conv_tile(const gk_conv* v, const int back, const int rows, GK_LOC
     int number = (int)(gk_bid(0) / v->out.v[4]), m0 = (int)(gk_bid(0) % v->out.v[4]) * rows, q0 = number % (int)v->out.v[5] * places;
     int have = (int)v->out.v[3] - m0, row0 = gk_lid() / 32 * 16 % rows, side = gk_lid() / 32 * 16 / rows;
     gk_windows a = gk_windows_of(number / (int)v->out.v[5], v->out, v->win, v->geo, back);
-    gk_divisor channels = gk_divisor_of(v->map.v[3]);
+    int channels = (int)v->map.v[3];
+    gk_walk t = {0, 0, 0, 0, 0};
     /* Behind the last place there is nothing to do. */
-    int terms = q0 < a.places * (int)v->map.v[4] ? a.taps * channels.d : 0, stages = (terms + GK_CONV_TERMS - 1) / GK_CONV_TERMS;
+    int terms = q0 < a.places * (int)v->map.v[4] ? a.taps * channels : 0, stages = (terms + GK_CONV_TERMS - 1) / GK_CONV_TERMS;
     float sums[16][4];
     gk_window at[8];
-    GK_UNROLL for (int i = 0; i < 512 / rows; i++) at[i] = gk_window_at(q0 + gk_lid() / 8 + 32 * i, &a, v->map);
+    GK_UNROLL for (int i = 0; i < 512 / rows; i++) at[i] = gk_window_at(gk_place_of(q0 + gk_lid() / 8 + 32 * i, &a), &a, v->map);
     gk_mm_clear(sums, 128);
+    gk_walk_on(&t, gk_lid() % 8 * GK_PER_CHUNK, &a, channels);
     for (int n = 1 - GK_CONV_STAGES; n < stages; n++) {
         int next = n + GK_CONV_STAGES - 1;
         GK_LOCAL_PTR gk_raw16 *now = tiles + (n + GK_CONV_STAGES) % GK_CONV_STAGES * chunks, *then = tiles + next % GK_CONV_STAGES * chunks;
@@ -221,7 +254,8 @@ GK_FN void gk_conv_tile(const gk_conv* v, const int back, const int rows, GK_LOC
             GK_MM_WAIT(1);
             GK_BARRIER();
         }
-        if (next < stages) gk_conv_fetch(v, &a, at, next, terms, m0, have, channels, rows, back, then);
+        if (next < stages) gk_conv_fetch(v, &a, at, &t, terms, m0, have, channels, rows, back, then);
+        gk_walk_on(&t, GK_CONV_TERMS, &a, channels);
         GK_COPY_COMMIT();
     }
     GK_MM_WAIT(0);
@@ -276,9 +310,10 @@ GK_KERNEL(conv_matrix_weights)(GK_IN(gk_t, w), GK_OUT(gk_t, wt), gk_i64 n, int r
 /* dy: elements from row to row and from image to image, and places of an image that lie side by side. */
 typedef struct { gk_i64 line, image; gk_divisor run; } gk_rows_of_dy;
 
-/* Queues the copy of a stage: of dy, rows m0 ... and places from k on, and of x at the column's tap and channels. */
+/* Queues the copy of a stage: of dy, rows m0 ... and places from k on, and of x at the column's tap and channels; p is the place of the thread's first
+ * term, and moves on to that of the next stage. */
 GK_FN void gk_weight_fetch(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, int k, int end, int have, gk_rows_of_dy rows, gk_window tap, int column,
-                           const gk_windows* a, gk_dims map, GK_LOCAL_PTR gk_raw16* to)
+                           gk_place* p, const gk_windows* a, gk_dims map, GK_LOCAL_PTR gk_raw16* to)
 {
     int c = gk_lid() % 8, at = k + c * GK_PER_CHUNK, n = gk_divide(at, rows.run);
     GK_GLOBAL const gk_t* from = dy + n * rows.image + (at - n * rows.run.d);
@@ -288,9 +323,11 @@ GK_FN void gk_weight_fetch(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, in
     }
     to += 1024;
     GK_UNROLL for (int i = 0; i < 4; i++) {
-        int term = gk_lid() / 16 + 16 * i, e = gk_element_of(gk_window_at(k + term, a, map), tap, map);
-        int exists = k + term < end && column >= 0 && e >= 0;
-        gk_copy16(to + gk_chunk_at(term, gk_lid() % 16, GK_CONV_TERMS), exists ? x + e + column : x, exists);
+        int term = gk_lid() / 16 + 16 * i;
+        gk_window at = gk_window_at(*p, a, map);
+        gk_copy16(to + gk_chunk_at(term, gk_lid() % 16, GK_CONV_TERMS), x + (at.element + tap.element + column),
+                  k + term < end && column >= 0 && gk_meets(at, tap, map));
+        gk_place_on(p, 16, a);
     }
 }
 
@@ -301,12 +338,13 @@ GK_KERNEL(conv_matrix_weight)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_OUT(gk_f, part
     GK_LOCAL_DYNAMIC(gk_raw16, tiles, GK_CONV_STAGES * 2048);
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, dy); GK_BIND_OUT(gk_f, part);
     int rest = (int)(gk_bid(0) / out.v[4]), m0 = (int)(gk_bid(0) % out.v[4]) * 128, n0 = rest % (int)size.v[0] * 128, split = rest / (int)size.v[0];
-    int channels = (int)map.v[3], taps = (int)(win.v[0] * win.v[1] * win.v[2]), number, r = (int)size.v[2], have = (int)out.v[3] - m0;
+    int channels = (int)map.v[3], taps = (int)(win.v[0] * win.v[1] * win.v[2]), r = (int)size.v[2], have = (int)out.v[3] - m0;
     int all = (int)(out.v[0] * out.v[1] * out.v[2] * map.v[4]), begin = split * (int)size.v[1];
     int end = begin + (int)size.v[1] < all ? begin + (int)size.v[1] : all, stages = (end - begin + GK_CONV_TERMS - 1) / GK_CONV_TERMS;
     int column = n0 + gk_lid() % 16 * GK_PER_CHUNK, tap = column / channels, row0 = gk_lid() / 32 * 16;
     gk_windows a = gk_windows_of(0, out, win, geo, 0);
-    gk_window offset = gk_tap_of(tap, &a, map, win, 0, &number);
+    gk_window offset = gk_tap_of(tap, &a, map);
+    gk_place at = gk_place_of(begin + gk_lid() / 16, &a);
     gk_rows_of_dy rows;
     float sums[16][4];
     gk_mm_clear(sums, 128);
@@ -324,7 +362,7 @@ GK_KERNEL(conv_matrix_weight)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_OUT(gk_f, part
             GK_BARRIER();
         }
         if (next < stages)
-            gk_weight_fetch(x, dy, begin + next * GK_CONV_TERMS, end, have, rows, offset, column, &a, map, then);
+            gk_weight_fetch(x, dy, begin + next * GK_CONV_TERMS, end, have, rows, offset, column, &at, &a, map, then);
         GK_COPY_COMMIT();
     }
     GK_MM_WAIT(0);

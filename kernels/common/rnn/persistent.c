@@ -23,11 +23,11 @@
 #define GK_STEP_ROWS 16
 #define GK_TURN_STEP 32
 /* Chunks of a row of states in a stage, with one more, so that neighbouring rows begin in other banks; and places of the sums of a tile. */
-#define GK_STEP_TERMS 64
-#define GK_STEP_PITCH (GK_STEP_TERMS + 1)
+#define GK_STATE_TERMS 64
+#define GK_STATE_PITCH (GK_STATE_TERMS + 1)
 #define GK_STAGES 3
 #define GK_STAGE_WAIT() GK_COPY_WAIT(1)
-#define GK_RING_CHUNKS (GK_STAGES * GK_STEP_ROWS * GK_STEP_PITCH)
+#define GK_RING_CHUNKS (GK_STAGES * GK_STEP_ROWS * GK_STATE_PITCH)
 
 /* ---- what both directions share ------------------------------------------------------------------------------------------------- */
 
@@ -116,7 +116,7 @@ GK_FN gk_forward gk_forward_begin(GK_LOCAL_PTR gk_raw16* local, gk_share of, int
     s.parts = GK_BLOCK / 2 / threads;
     s.chunks = (hidden + 3) / 4;
     s.stride = s.chunks | 1;
-    s.stages = (s.chunks + GK_STEP_TERMS - 1) / GK_STEP_TERMS;
+    s.stages = (s.chunks + GK_STATE_TERMS - 1) / GK_STATE_TERMS;
     s.pitch = GK_STEP_ROWS * gates * threads + 2;
     s.ring = local;
     s.sums = (GK_LOCAL_PTR float*)(local + GK_RING_CHUNKS);
@@ -154,12 +154,12 @@ GK_FN void gk_forward_first(const gk_forward* s, GK_GLOBAL const gk_t* h, GK_GLO
 /* Queues the copy of stage number f of a step: a part of the terms of a tile's rows. */
 GK_FN void gk_step_fetch(const gk_forward* s, GK_GLOBAL const float* x, int f)
 {
-    int tile = f / s->stages, c = f % s->stages * GK_STEP_TERMS + gk_lid() % GK_STEP_TERMS;
-    GK_LOCAL_PTR gk_raw16* to = s->ring + f % GK_STAGES * (GK_STEP_ROWS * GK_STEP_PITCH) + gk_lid() % GK_STEP_TERMS;
-    GK_UNROLL for (int i = 0; i < GK_STEP_ROWS * GK_STEP_TERMS / GK_BLOCK; i++) {
-        int r = gk_lid() / GK_STEP_TERMS + i * (GK_BLOCK / GK_STEP_TERMS), row = tile * GK_STEP_ROWS + r;
+    int tile = f / s->stages, c = f % s->stages * GK_STATE_TERMS + gk_lid() % GK_STATE_TERMS;
+    GK_LOCAL_PTR gk_raw16* to = s->ring + f % GK_STAGES * (GK_STEP_ROWS * GK_STATE_PITCH) + gk_lid() % GK_STATE_TERMS;
+    GK_UNROLL for (int i = 0; i < GK_STEP_ROWS * GK_STATE_TERMS / GK_BLOCK; i++) {
+        int r = gk_lid() / GK_STATE_TERMS + i * (GK_BLOCK / GK_STATE_TERMS), row = tile * GK_STEP_ROWS + r;
         int exists = row < s->of.rows && c < s->chunks;
-        gk_copy16(to + r * GK_STEP_PITCH, exists ? x + ((gk_i64)row * s->chunks + c) * 4 : x, exists);
+        gk_copy16(to + r * GK_STATE_PITCH, exists ? x + ((gk_i64)row * s->chunks + c) * 4 : x, exists);
     }
     GK_COPY_COMMIT();
 }
@@ -168,13 +168,13 @@ GK_FN void gk_step_fetch(const gk_forward* s, GK_GLOBAL const float* x, int f)
 GK_FN void gk_step_multiply(const gk_forward* s, GK_LOCAL_PTR const gk_raw16* stage, int from, int n, const int gates, float acc[8][4])
 {
     GK_LOCAL_PTR const gk_raw16* w = s->w + s->column * s->stride + from;
-    GK_LOCAL_PTR const gk_raw16* x = stage + (gk_lid() & 1) * GK_STEP_PITCH;
+    GK_LOCAL_PTR const gk_raw16* x = stage + (gk_lid() & 1) * GK_STATE_PITCH;
     for (int c = s->part; c < n; c += s->parts) {
         float b[4][4], a[4];
         GK_UNROLL for (int j = 0; j < 4; j++)
             if (j < gates) gk_floats_of(w[j * s->threads * s->stride + c], b[j]);
         GK_UNROLL for (int i = 0; i < 8; i++) {
-            gk_floats_of(x[2 * i * GK_STEP_PITCH + c], a);
+            gk_floats_of(x[2 * i * GK_STATE_PITCH + c], a);
             GK_UNROLL for (int u = 0; u < 4; u++)
                 GK_UNROLL for (int j = 0; j < 4; j++)
                     if (j < gates) acc[i][j] += a[u] * b[j][u];
@@ -192,11 +192,11 @@ GK_FN void gk_step_product(const gk_forward* s, GK_GLOBAL const float* x, int ti
     GK_UNROLL for (int i = 0; i < 8; i++)
         GK_UNROLL for (int j = 0; j < 4; j++) acc[i][j] = 0.0f;
     GK_ROLLED for (int k = 0; k < s->stages; k++) {
-        int f = tile * s->stages + k, from = k * GK_STEP_TERMS, left = s->chunks - from;
+        int f = tile * s->stages + k, from = k * GK_STATE_TERMS, left = s->chunks - from;
         GK_STAGE_WAIT();
         GK_BARRIER();
         gk_step_fetch(s, x, f + GK_STAGES - 1);
-        gk_step_multiply(s, s->ring + f % GK_STAGES * (GK_STEP_ROWS * GK_STEP_PITCH), from, left < GK_STEP_TERMS ? left : GK_STEP_TERMS, gates, acc);
+        gk_step_multiply(s, s->ring + f % GK_STAGES * (GK_STEP_ROWS * GK_STATE_PITCH), from, left < GK_STATE_TERMS ? left : GK_STATE_TERMS, gates, acc);
     }
     GK_LOCAL_PTR float* to = s->sums + s->part * s->pitch + (gk_lid() & 1) * s->threads + s->column;
     GK_UNROLL for (int i = 0; i < 8; i++)
@@ -212,8 +212,11 @@ GK_FN void gk_step_product(const gk_forward* s, GK_GLOBAL const float* x, int ti
     }
 }
 
+/* The state before step `at`: of all steps, or of two that take turns. */
+GK_FN GK_GLOBAL gk_t* gk_state_at(GK_GLOBAL gk_t* first, int at, int kept, gk_i64 n) { return first + (kept ? at : at & 1) * n; }
+
 // Units: FLOATS
-/* `h` and `c` have the states of all steps behind each other if `kept`, else two that take turns; the first is there. */
+/* `h` has the states of all steps behind each other if `kept` has 1, else two that take turns, and `c` if it has 2; the first is there. */
 
 GK_KERNEL(lstm_persistent)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_IN(int, lengths), GK_OUT(gk_t, h), GK_OUT(gk_t, c), GK_OUT(gk_t, y),
                            GK_OUT(gk_t, gates), GK_OUT(gk_t, h_last), GK_OUT(gk_t, c_last), GK_OUT(float, exchange), GK_OUT(gk_u32, turns), gk_i64 n,
@@ -229,19 +232,19 @@ GK_KERNEL(lstm_persistent)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK
     gk_forward_first(&s, h, exchange, turns, hidden);
     GK_ROLLED for (int at = 0; at < steps; at++) {
         int t = reverse ? steps - 1 - at : at, last = at + 1 == steps;
-        gk_i64 now = (kept ? at : at & 1) * n, next = (kept ? at + 1 : (at + 1) & 1) * n;
+        GK_GLOBAL gk_t *h_now = gk_state_at(h, at, kept & 1, n), *c_now = gk_state_at(c, at, kept & 2, n);
         GK_GLOBAL const float* x = exchange + gk_exchange_at(&s, at, n / hidden);
-        gk_lstm_to to = {h + next, c + next, y + t * step_y, gates ? gates + at * 4 * n : gates, last ? h_last : 0, last ? c_last : 0, hidden, row_y};
+        gk_lstm_to to = {gk_state_at(h, at + 1, kept & 1, n), gk_state_at(c, at + 1, kept & 2, n), y + t * step_y, gates ? gates + at * 4 * n : gates, last ? h_last : 0, last ? c_last : 0, hidden, row_y};
         gk_step_place p;
         gk_lstm_out o;
         GK_ROLLED for (int tile = 0; tile < s.of.tiles; tile++) {
             p = gk_step_at(s.of, tile, hidden);
             /* On its way while the block multiplies. */
-            gk_lstm_in in = gk_lstm_read(p.e, p.b, p.j, a + t * step_a, bias, c + now, lengths, hidden, row_a, t);
+            gk_lstm_in in = gk_lstm_read(p.e, p.b, p.j, a + t * step_a, bias, c_now, lengths, hidden, row_a, t);
             gk_f u[4];
             gk_step_wait(turns, at + 1, tile);
             gk_step_product(&s, x, tile, &p, 4, u);
-            o = gk_lstm_make(p.e, u, in, h + now);
+            o = gk_lstm_make(p.e, u, in, h_now);
             if (p.exists) exchange[gk_exchange_at(&s, at + 1, n / hidden) + gk_exchange_place(&s, &p)] = gk_as_stored(o.h);
             if (p.exists && tile + 1 < s.of.tiles) gk_lstm_write(p.e, p.b, p.j, o, to);
         }
@@ -264,15 +267,16 @@ GK_KERNEL(gru_persistent)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_
     gk_forward_first(&s, h, exchange, turns, hidden);
     GK_ROLLED for (int at = 0; at < steps; at++) {
         int t = reverse ? steps - 1 - at : at, last = at + 1 == steps;
-        gk_i64 now = (kept ? at : at & 1) * n, next = (kept ? at + 1 : (at + 1) & 1) * n, saved = at * n;
+        GK_GLOBAL gk_t* h_now = gk_state_at(h, at, kept & 1, n);
+        gk_i64 saved = at * n;
         GK_GLOBAL const float* x = exchange + gk_exchange_at(&s, at, n / hidden);
-        gk_gru_to to = {h + next, y + t * step_y, save_r ? save_r + saved : save_r, save_z ? save_z + saved : save_z,
+        gk_gru_to to = {gk_state_at(h, at + 1, kept & 1, n), y + t * step_y, save_r ? save_r + saved : save_r, save_z ? save_z + saved : save_z,
                         save_n ? save_n + saved : save_n, save_u ? save_u + saved : save_u, last ? h_last : 0, row_y};
         gk_step_place p;
         gk_gru_out o;
         GK_ROLLED for (int tile = 0; tile < s.of.tiles; tile++) {
             p = gk_step_at(s.of, tile, hidden);
-            gk_gru_in in = gk_gru_read(p.e, p.b, p.j, a + t * step_a, bias, h + now, lengths, hidden, row_a, t);
+            gk_gru_in in = gk_gru_read(p.e, p.b, p.j, a + t * step_a, bias, h_now, lengths, hidden, row_a, t);
             gk_f u[4];
             gk_step_wait(turns, at + 1, tile);
             gk_step_product(&s, x, tile, &p, 3, u);

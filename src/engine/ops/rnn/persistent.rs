@@ -56,7 +56,7 @@ struct Together {
 }
 
 impl States<'_> {
-    /// All states, the first in its place, and whether all are kept.
+    /// A place for all states that has the first, and whether it keeps them, as 1.
     fn in_place(&self, engine: &Engine) -> Result<(Ptr, i32)> {
         match (&self.saved, &self.turns) {
             (Some(all), _) => Ok((engine.arg_in(all), 1)),
@@ -103,7 +103,8 @@ impl Engine {
         let (n, hidden, reverse) = (n as i64, s.sizes.hidden as i64, i32::from(s.reverse));
         let (columns, rows) = (columns as i32, rows as i32);
         if let Some(cells) = cells {
-            let (c, _) = cells.in_place(self)?;
+            let (c, kept_c) = cells.in_place(self)?;
+            let kept = kept | kept_c << 1;
             let args = LstmPersistentArgs {
                 w,
                 a,

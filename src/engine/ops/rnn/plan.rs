@@ -30,6 +30,8 @@ const MOST_EXCHANGED: usize = 64 << 20;
 
 /// Multiplications of a step from which on a product of its own and a further kernel are no slower than tiles of a step.
 const LARGE: usize = 1 << 29;
+/// Columns of a state from which on steps in tiles are faster than all steps in one kernel.
+const LARGE_STATE: usize = 1024;
 /// The largest state whose gradients tiles sum faster than a product does, in f32: 16-bit products win at any size.
 const LARGE_BACKWARD: usize = 512;
 
@@ -169,6 +171,12 @@ impl StepsProblem {
         Ok(StepsPlan::Tiled { blocks: [x * cluster, y], local })
     }
 
+    /// All steps in one kernel where a block has at most 16 rows of 16 columns or 32 of 8 in each. Forward, large states are faster in tiles.
+    fn prefers_one_kernel(&self, caps: &Caps) -> bool {
+        let small = |p: Persistent| p.rows * p.columns <= PERSISTENT_ROWS * PERSISTENT_COLUMNS[0];
+        self.persistent(caps).is_ok_and(small) && (self.backward || self.hidden < LARGE_STATE)
+    }
+
     /// Tiles where copies to local memory are asynchronous, for steps that are more than a launch and less than a large product. Backward, clusters
     /// give every SM a part of the sums.
     fn prefers_tiles(&self, caps: &Caps) -> bool {
@@ -202,13 +210,11 @@ impl Problem for StepsProblem {
         }
     }
 
-    /// All steps in one kernel where a block has no more than a tile of each. The fused step where a product takes less time than its launch. Sums over lanes are slow on devices without shuffles.
+    /// The fused step where a product takes less time than its launch. Sums over lanes are slow on devices without shuffles.
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         let exchange = !caps.is_cpu && caps.id.kind != BackendKind::OpenCl;
         match variant {
-            0 => self
-                .persistent(caps)
-                .is_ok_and(|p| p.rows * p.columns <= PERSISTENT_ROWS * PERSISTENT_COLUMNS[0]),
+            0 => self.prefers_one_kernel(caps),
             1 => self.batch <= 32 && self.hidden <= 512 && exchange,
             2 => self.prefers_tiles(caps),
             _ => true,
