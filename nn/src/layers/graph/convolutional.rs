@@ -2,6 +2,7 @@
 
 use trefoil::DType;
 use trefoil::ops::activation::Activation;
+use trefoil::ops::gemm::Precision;
 
 use super::cache::{GraphCache, Last, check_features, nodes_first, without_edges};
 use crate::core::error::{Result, invalid};
@@ -57,6 +58,12 @@ impl GraphConvolutional {
         activation: Activation => act;
     }
 
+    /// Sets the arithmetic of the product with the weight.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.lin = self.lin.precision(precision);
+        self
+    }
+
     /// Without normalisation of the weights, and without self-loops.
     pub fn no_normalization(mut self) -> Self {
         (self.normalize, self.add_self_loops) = (false, false);
@@ -82,11 +89,8 @@ impl GraphConvolutional {
         if self.sizes[1] <= self.sizes[0] {
             return spread(&hooks::layer("lin", &self.lin, x)?, bias.as_ref(), self.act);
         }
-        let y = hooks::layer("lin", &self.lin, &spread(x, None, Activation::Identity)?)?;
-        match &bias {
-            Some(b) => y.add(b)?.activation(self.act),
-            None => y.activation(self.act),
-        }
+        let x = spread(x, None, Activation::Identity)?;
+        hooks::call("lin", &self.lin, &[&x], || self.lin.product(&x, bias.as_ref(), self.act))
     }
 
     /// The graph that is summed over, and the weights of its edges.

@@ -107,6 +107,12 @@ impl<const VECTORS: bool> DenseLayer<VECTORS> {
         })
     }
 
+    /// act(x W^T + bias) with another bias and activation than the layer's own.
+    pub(crate) fn product(&self, x: &Tensor, bias: Option<&Tensor>, act: Activation) -> Result<Tensor> {
+        let (w, _) = self.params(x.shape().last().copied().unwrap_or(0))?;
+        x.linear(&w.get(), bias, act, self.precision)
+    }
+
     /// The weight `[out, in]`, once the number of inputs is known.
     pub fn weight(&self) -> Option<&Param> {
         self.params.get().map(|(w, _)| w)
