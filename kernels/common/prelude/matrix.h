@@ -65,13 +65,7 @@ GK_FN void gk_mm_clear(float (*c)[4], const int n)
 
 GK_FN int gk_chunk_at(int row, int chunk, const int rows) { return (chunk / 8 * rows + row) * 8 + (chunk % 8 ^ (row & 7)); }
 
-#ifdef GK_PTX
-#include "common/prelude/matrix_ptx.h"
-#elif defined(GK_MFMA)
-#include "common/prelude/matrix_mfma.h"
-#else
-#include "common/prelude/matrix_portable.h"
-#endif
+#include "dialect/prelude/matrix_cores.h"
 
 #ifndef GK_TERMS_MIX_COLUMNS
 GK_FN void gk_mm_store(GK_GLOBAL gk_t* p, float (*c)[4], const int n, const int h, int width, float factor, int accumulate)
