@@ -81,14 +81,19 @@ GK_FN gk_wmma_sums gk_wmma(const gk_u32 x[GK_WMMA_TERMS / 2], const gk_u32 y[GK_
 {
     gk_wmma_terms a = gk_wmma_terms_of(x), b = gk_wmma_terms_of(y);
 #if GK_DTYPE == GK_F16 && GK_WMMA == 11
-    return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a, b, d);
+    d = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a, b, d);
 #elif GK_DTYPE == GK_F16
-    return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, d);
+    d = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, d);
 #elif GK_WMMA == 11
-    return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(a, b, d);
+    d = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(a, b, d);
 #else
-    return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(a, b, d);
+    d = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(a, b, d);
 #endif
+#ifdef __AMDGCN__
+    /* Products stay where they are: the compiler moves them behind the copies of the next tile otherwise, and has no registers for all operands until then. */
+    asm volatile("" : "+v"(d));
+#endif
+    return d;
 }
 /* Each lane of a row of 16 reads that of its number in the other row: the words name the 16 numbers. */
 GK_FN gk_u32 gk_other_half(gk_u32 v) { return __builtin_amdgcn_permlanex16(v, v, 0x76543210u, 0xfedcba98u, false, false); }
