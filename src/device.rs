@@ -69,6 +69,8 @@ pub enum MatrixCores {
     Ptx,
     /// AMD's of CDNA, by MFMA instructions.
     Mfma,
+    /// AMD's of RDNA from generation 3 on, by WMMA instructions: for f16 and bf16 alone.
+    Wmma,
 }
 
 /// What a device is and can do, read once when it is opened.
@@ -122,6 +124,12 @@ impl Caps {
     /// Whether kernels use NVIDIA's matrix cores and asynchronous copies, by inline PTX.
     pub(crate) fn ptx(&self) -> bool {
         self.matrix_cores == Some(MatrixCores::Ptx)
+    }
+
+    /// The matrix cores that kernels use for operands of a type.
+    pub(crate) fn matrix_cores_for(&self, dtype: DType) -> Option<MatrixCores> {
+        let narrow = matches!(dtype, DType::F16 | DType::Bf16);
+        self.matrix_cores.filter(|&cores| cores != MatrixCores::Wmma || narrow)
     }
 
     /// Capabilities with conservative values: 256 threads per block, 32 KiB of local memory, no f64, no addresses.

@@ -87,6 +87,11 @@ pub(crate) fn assemble_text(
         "unit" => Some(root.as_str()),
         // What a dialect has beyond its header for `prelude/matrix.h`, if anything.
         "dialect/matrix.h" => Some(text(&matrix).unwrap_or("")),
+        // A header of `common` that a dialect may have in its own way.
+        _ if path.starts_with("dialect/") => {
+            let header = &path["dialect/".len()..];
+            text(&format!("{}/{header}", dialect.name)).or_else(|_| text(&format!("common/{header}"))).ok()
+        }
         _ if path == file => Some(body),
         _ if path == dialect_file && dialect.header.is_some() => dialect.header,
         _ => text(path).ok(),

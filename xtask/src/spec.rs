@@ -86,12 +86,20 @@ fn generate(root: &Path) -> Result<BTreeMap<PathBuf, String>, String> {
         }
     }
     for dialect in ["cuda", "hip", "lint", "opencl"] {
-        sources.extend(
-            sorted(&root.join("kernels").join(dialect))?.iter().map(|p| format!("{dialect}/{}", name_of(p))),
-        );
+        sources.extend(headers(&root.join("kernels"), dialect)?);
     }
     files.insert(Path::new(FOLDER).join("mod.rs"), module_file(&families, &sources));
     Ok(files)
+}
+
+/// The files of a folder and of those in it, sorted, by their paths from the root of kernels.
+fn headers(root: &Path, folder: &str) -> Result<Vec<String>, String> {
+    let mut found = vec![];
+    for path in sorted(&root.join(folder))? {
+        let name = format!("{folder}/{}", name_of(&path));
+        if path.is_dir() { found.extend(headers(root, &name)?) } else { found.push(name) }
+    }
+    Ok(found)
 }
 
 /// A kernel as its text declares it.

@@ -52,27 +52,7 @@ GK_FN void gk_matrix_scores(const gk_rule* r, int i0, int j0, int whole, float f
         if (!gk_sees(r, i0 + GK_FRAG_ROW(n % 4), j0 + n / 4 * 8 + GK_FRAG_COL(n % 4))) x[n / 4][n % 4] = -GK_INF;
 }
 
-/* Scores become probabilities, relative to the largest score so far; `shrink` is by what that makes smaller what was added before. */
-GK_FN void gk_matrix_softmax(float x[GK_ATTN_KEYS / 8][4], float factor, float top[2], float sum[2], float shrink[2], GK_LOCAL_PTR float* tmp)
-{
-    GK_UNROLL for (int h = 0; h < 2; h++) {
-        float most = top[h];
-        GK_UNROLL for (int n = 0; n < GK_ATTN_KEYS / 8; n++) most = gk_most(most, gk_most(x[n][2 * h], x[n][2 * h + 1]));
-        most = gk_quad_max(most, tmp);
-        /* While nothing was visible, everything stays 0. */
-        float above = most == -GK_INF ? 0.0f : most, base = above * factor;
-        shrink[h] = gk_power((top[h] - above) * factor);
-        top[h] = most;
-        float part = 0.0f;
-        GK_UNROLL for (int n = 0; n < GK_ATTN_KEYS / 8; n++) {
-            GK_UNROLL for (int e = 2 * h; e < 2 * h + 2; e++) {
-                x[n][e] = gk_power(x[n][e] * factor - base);
-                part += x[n][e];
-            }
-        }
-        sum[h] = sum[h] * shrink[h] + part;
-    }
-}
+#include "dialect/attention/matrix_softmax.h"
 
 GK_FN void gk_matrix_dropout(const gk_rule* r, int i0, int j0, float x[GK_ATTN_KEYS / 8][4])
 {

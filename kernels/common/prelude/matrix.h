@@ -26,10 +26,10 @@
  *   gk_mm_store(p, c, n, h, width, factor, accumulate)     sums of gk_mm_terms times `factor`, of row GK_FRAG_ROW(2 h), to the row of which p is the first
  *                                   element: of n columns those below `width`, a multiple of 8
  *
- * Sums are float c[n / 8][4]: of the 16 rows of a warp and 8 columns a thread has row GK_FRAG_ROW(e) for e < 4, and those of gk_mm_rows and gk_mm_tiles
- * column GK_FRAG_COL(e). All warps of a block reach every product, and neighbouring warps have neighbouring rows. On matrix cores fragments are
- * registers; elsewhere they are places in local memory, so the tile must stay until they are used: GK_FRAG_IN_REGISTERS says which. Local arrays that
- * only this needs have GK_FRAG_SCRATCH chunks and GK_FRAG_TMP gk_f.
+ * Sums are float c[n / 8][4]: of the 16 rows of a warp and 8 columns a thread has row GK_FRAG_ROW(e) for e < 4, with WMMA one row for all, and those of
+ * gk_mm_rows and gk_mm_tiles column GK_FRAG_COL(e). All warps of a block reach every product, and neighbouring warps have neighbouring rows. On matrix cores
+ * fragments are registers; elsewhere they are places in local memory, so the tile must stay until they are used: GK_FRAG_IN_REGISTERS says which. Local
+ * arrays that only this needs have GK_FRAG_SCRATCH chunks and GK_FRAG_TMP gk_f.
  */
 
 #include "dialect/matrix.h"
@@ -65,13 +65,7 @@ GK_FN void gk_mm_clear(float (*c)[4], const int n)
 
 GK_FN int gk_chunk_at(int row, int chunk, const int rows) { return (chunk / 8 * rows + row) * 8 + (chunk % 8 ^ (row & 7)); }
 
-#ifdef GK_PTX
-#include "common/prelude/matrix_ptx.h"
-#elif defined(GK_MFMA)
-#include "common/prelude/matrix_mfma.h"
-#else
-#include "common/prelude/matrix_portable.h"
-#endif
+#include "dialect/prelude/matrix_cores.h"
 
 #ifndef GK_TERMS_MIX_COLUMNS
 GK_FN void gk_mm_store(GK_GLOBAL gk_t* p, float (*c)[4], const int n, const int h, int width, float factor, int accumulate)

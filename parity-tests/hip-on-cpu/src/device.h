@@ -100,6 +100,55 @@ static inline host_sums host_mfma_f32(float x, float y, host_sums d)
 #define __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(x, y, d, cbsz, abid, blgp) host_mfma_terms<4>(x, y, d)
 #define __builtin_amdgcn_mfma_f32_16x16x8bf16(x, y, d, cbsz, abid, blgp) host_mfma_terms<2>(x, y, d)
 
+/* WMMA: d += x y for 16 x 16 sums and 16 terms by 32 lanes, with the places of AMD's matrix instruction calculator. Lane l gives numbers of row l % 16 of x and
+ * of column l % 16 of y, and has rows of column l % 16 of d. */
+typedef float host_wmma_sums __attribute__((ext_vector_type(8)));
+#if defined(__gfx1200__) || defined(__gfx1201__)
+/* Terms 8 (i / 4) + 4 (l / 16) + i % 4 for i < 8; row 8 (l / 16) + r of d is element r. */
+#define HOST_WMMA_TERMS 8
+static inline unsigned host_wmma_lane(unsigned place, unsigned k) { return k / 4 % 2 * 16 + place; }
+static inline unsigned host_wmma_number(unsigned k) { return k / 8 * 4 + k % 4; }
+static inline unsigned host_wmma_row(unsigned lane, unsigned r) { return 8 * (lane / 16) + r; }
+#define __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(x, y, d) host_wmma(x, y, d)
+#define __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(x, y, d) host_wmma(x, y, d)
+#else
+/* All terms, the same in lanes l and l + 16; row 2 r + l / 16 of d is element r. */
+#define HOST_WMMA_TERMS 16
+static inline unsigned host_wmma_lane(unsigned place, unsigned k) { (void)k; return place; }
+static inline unsigned host_wmma_number(unsigned k) { return k; }
+static inline unsigned host_wmma_row(unsigned lane, unsigned r) { return 2 * r + lane / 16; }
+#define __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(x, y, d) host_wmma(x, y, d)
+#define __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(x, y, d) host_wmma(x, y, d)
+#endif
+template <class T> static host_wmma_sums host_wmma(T x, T y, host_wmma_sums d)
+{
+    const unsigned count = HOST_WMMA_TERMS, words = 2 * count, lane = host_current()->lane;
+    unsigned mine[words], all[32 * words];
+    for (unsigned i = 0; i < count; i++) {
+        mine[i] = __builtin_bit_cast(unsigned, host_term(x[i]));
+        mine[count + i] = __builtin_bit_cast(unsigned, host_term(y[i]));
+    }
+    host_library->gather(mine, words, all);
+    /* Where lanes should give the same and do not, sums are no numbers. */
+    for (unsigned i = 0; count == 16 && i < 16 * words; i++)
+        if (all[i] != all[16 * words + i]) return d * __builtin_nanf("");
+    for (unsigned r = 0; r < 8; r++) {
+        for (unsigned k = 0; k < 16; k++) {
+            unsigned row = host_wmma_lane(host_wmma_row(lane, r), k), column = host_wmma_lane(lane % 16, k), i = host_wmma_number(k);
+            d[r] += __builtin_bit_cast(float, all[row * words + i]) * __builtin_bit_cast(float, all[column * words + count + i]);
+        }
+    }
+    return d;
+}
+
+/* Lane l reads a lane of the other row of 16: place l % 16 of its own row has that one's number in four bits, of `low` for the first eight places. */
+static inline unsigned host_permlanex16(unsigned v, unsigned low, unsigned high)
+{
+    unsigned lane = host_current()->lane, at = lane % 16;
+    return host_library->permute((lane / 16 ^ 1) * 16 + ((at < 8 ? low : high) >> at % 8 * 4 & 15), v);
+}
+#define __builtin_amdgcn_permlanex16(old, v, low, high, fetch_inactive, bound) host_permlanex16(v, low, high)
+
 static inline float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }
 static inline unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
 static inline double __longlong_as_double(long long x) { return __builtin_bit_cast(double, x); }

@@ -21,8 +21,8 @@
 //! * Missing barriers. Between two barriers a work-item runs until it must wait, the first one first and after the next barrier the last one first, so
 //!   what one reads and another writes without a barrier between them differs from what hardware gives, in one order or the other.
 //! * Barriers that not all work-items of a block reach: the launch fails. So it does where some lanes of a wavefront reach a matrix instruction alone.
-//! * Matrix instructions (MFMA of 16 x 16 sums): each lane's numbers are where AMD's matrix instruction calculator has them, and gfx90a takes denormal
-//!   numbers of f16 for 0.
+//! * Matrix instructions (MFMA and WMMA of 16 x 16 sums): each lane's numbers are where AMD's matrix instruction calculator has them, gfx90a takes denormal
+//!   numbers of f16 for 0, and lanes of gfx11 that should give the same terms and do not make sums NaN.
 //! * Shared memory that is read before it is written: every block finds it full of NaN (all bits set).
 //! * With sanitizers, accesses outside of buffers and arrays, misaligned ones, signed overflow, shifts beyond the width.
 //!

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::path::PathBuf;
+use std::process::Command;
 use std::ptr;
 
 use hip_sys::{Hip, Hiprtc, hipSuccess};
@@ -14,6 +15,20 @@ fn library() -> PathBuf {
     path
 }
 
+/// The architecture that the device states in this process.
+fn arch() -> String {
+    std::env::var("TREFOIL_HIP_ON_CPU_ARCH").unwrap_or_else(|_| "gfx90a".into())
+}
+
+/// Runs an ignored test of this file in a process whose device states another architecture.
+fn on(arch: &str, test: &str) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--ignored", "--nocapture"]).env("TREFOIL_HIP_ON_CPU_ARCH", arch);
+    let out = command.output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && said.contains("1 passed"), "{arch}: {said}");
+}
+
 /// The code object of a text; `None` without clang, which is said.
 fn compile(text: &str) -> Option<Vec<u8>> {
     let rtc = Hiprtc::load_from(library()).unwrap();
@@ -24,7 +39,8 @@ fn compile(text: &str) -> Option<Vec<u8>> {
         return None;
     }
     let text = CString::new(text).unwrap();
-    let mut options = [c"--gpu-architecture=gfx90a".as_ptr(), c"-std=c++17".as_ptr()];
+    let target = CString::new(format!("--gpu-architecture={}", arch())).unwrap();
+    let mut options = [target.as_ptr(), c"-std=c++17".as_ptr()];
     let (mut program, mut bytes, none) = (ptr::null_mut(), 0, ptr::null_mut());
     // SAFETY: all texts are zero-terminated, all places valid, and buffers have the sizes that were answered.
     unsafe {
@@ -133,6 +149,82 @@ fn matrix_instructions_of_f16_flush_denormal_numbers() {
     let Some((status, out)) = run(&format!("{HEAD}{text}"), 1, 0) else { return };
     assert_eq!(status, hipSuccess);
     assert_eq!(out, [1; 128]);
+}
+
+/// As of MFMA, by f16 and bf16, of which all these numbers are: x[i][k] = 16 i + k, y twice the identity.
+#[test]
+#[ignore = "matrix_instructions_of_32_lanes_have_their_places runs it"]
+fn places_of_wmma() {
+    let gfx12 = arch().starts_with("gfx12");
+    let (terms, term, row, suffix) = match gfx12 {
+        true => (8, "8 * (r / 4) + 4 * half + r % 4", "8 * half + r", "_gfx12"),
+        false => (16, "r", "2 * r + half", ""),
+    };
+    for (name, number, of) in [
+        ("f16", "_Float16", "(_Float16)(value)"),
+        ("bf16", "short", "(short)(__builtin_bit_cast(unsigned, (float)(value)) >> 16)"),
+    ] {
+        let instruction = format!("__builtin_amdgcn_wmma_f32_16x16x16_{name}_w32{suffix}");
+        let text = format!(
+            "#define NUMBER(value) {of}
+            {HEAD}{{
+                typedef float sums __attribute__((ext_vector_type(8))); typedef {number} terms __attribute__((ext_vector_type({terms})));
+                int lane = threadIdx.x % 32, place = lane % 16, half = lane / 16; terms x, y; sums d;
+                for (int r = 0; r < {terms}; r++) {{
+                    int k = {term};
+                    x[r] = NUMBER(16 * place + k); y[r] = NUMBER(k == place ? 2 : 0);
+                }}
+                for (int r = 0; r < 8; r++) d[r] = 1.0f;
+                d = {instruction}(x, y, d);
+                int right = 1;
+                for (int r = 0; r < 8; r++) right &= d[r] == 1.0f + 2.0f * (16 * ({row}) + place);
+                out[threadIdx.x] = right; }}"
+        );
+        let Some((status, out)) = run(&text, 1, 0) else { return };
+        assert_eq!(status, hipSuccess);
+        assert_eq!(out, [1; 128], "{name}");
+    }
+}
+
+#[test]
+fn matrix_instructions_of_32_lanes_have_their_places() {
+    for arch in ["gfx1100", "gfx1201"] {
+        on(arch, "places_of_wmma");
+    }
+}
+
+#[test]
+#[ignore = "lanes_of_gfx11_give_the_same_terms runs it"]
+fn terms_that_differ() {
+    let text = "{ typedef float sums __attribute__((ext_vector_type(8))); typedef short terms __attribute__((ext_vector_type(16)));
+        terms x, y; sums d; for (int i = 0; i < 16; i++) x[i] = y[i] = 0x3f80; for (int i = 0; i < 8; i++) d[i] = 0.0f;
+        sums same = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(x, y, d);
+        if (threadIdx.x % 32 == 20) y[3] = 0;
+        sums other = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(x, y, d);
+        out[threadIdx.x] = same[0] == 16.0f && other[0] != other[0]; }";
+    let Some((status, out)) = run(&format!("{HEAD}{text}"), 1, 0) else { return };
+    assert_eq!(status, hipSuccess);
+    assert_eq!(out, [1; 128]);
+}
+
+#[test]
+fn lanes_of_gfx11_give_the_same_terms() {
+    on("gfx1100", "terms_that_differ");
+}
+
+#[test]
+#[ignore = "rows_of_16_lanes_read_each_other runs it"]
+fn permutation_of_rows() {
+    let text = "{ int i = threadIdx.x, turned = (int)__builtin_amdgcn_permlanex16(0u, (unsigned)i, 0x89abcdefu, 0x01234567u, false, false);
+        out[i] = (int)__builtin_amdgcn_permlanex16(0u, (unsigned)i, 0x76543210u, 0xfedcba98u, false, false) == (i ^ 16) && turned == (i ^ 31); }";
+    let Some((status, out)) = run(&format!("{HEAD}{text}"), 1, 0) else { return };
+    assert_eq!(status, hipSuccess);
+    assert_eq!(out, [1; 128]);
+}
+
+#[test]
+fn rows_of_16_lanes_read_each_other() {
+    on("gfx1100", "permutation_of_rows");
 }
 
 #[test]

@@ -140,16 +140,20 @@ fn read_caps(hip: &Hip, ordinal: c_int) -> Result<Caps, Unavailable> {
     })
 }
 
-/// The matrix cores of an architecture that kernels use, as `kernels/hip/matrix.h` has them: NVIDIA's (`sm_XY`) from 8.0 on, AMD's of CDNA. Those of
-/// AMD's other devices (WMMA) are not used.
+/// The matrix cores of an architecture that kernels use, as `kernels/hip/matrix.h` has them: NVIDIA's (`sm_XY`) from 8.0 on, AMD's of CDNA and of RDNA 3
+/// and 4.
 fn matrix_cores(arch: &str) -> Option<MatrixCores> {
     let digits = |s: &str| s.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok();
     if let Some(capability) = arch.strip_prefix("sm_").and_then(digits) {
         return (capability >= 80).then_some(MatrixCores::Ptx);
     }
     // Behind a colon stand features.
-    let cdna = ["gfx908", "gfx90a", "gfx940", "gfx941", "gfx942"];
-    cdna.contains(&arch.split(':').next()?).then_some(MatrixCores::Mfma)
+    match arch.split(':').next()? {
+        "gfx908" | "gfx90a" | "gfx940" | "gfx941" | "gfx942" => Some(MatrixCores::Mfma),
+        "gfx1100" | "gfx1101" | "gfx1102" | "gfx1103" | "gfx1150" | "gfx1151" => Some(MatrixCores::Wmma),
+        "gfx1200" | "gfx1201" => Some(MatrixCores::Wmma),
+        _ => None,
+    }
 }
 
 fn id(ordinal: c_int) -> DeviceId {

@@ -14,7 +14,8 @@ fn matrix_cores_are_those_that_the_dialect_has() {
     let of = |archs: &[&str]| archs.iter().map(|a| matrix_cores(a)).collect::<Vec<_>>();
     assert_eq!(of(&["sm_80", "sm_90a", "sm_120"]), [Some(MatrixCores::Ptx); 3]);
     assert_eq!(of(&["gfx908", "gfx90a:sramecc+:xnack-", "gfx942"]), [Some(MatrixCores::Mfma); 3]);
-    assert_eq!(of(&["sm_75", "gfx906", "gfx1030", "gfx1100", "gfx9", ""]), [None; 6]);
+    assert_eq!(of(&["gfx1100", "gfx1151", "gfx1201"]), [Some(MatrixCores::Wmma); 3]);
+    assert_eq!(of(&["sm_75", "gfx906", "gfx1030", "gfx11", "gfx9", ""]), [None; 6]);
 }
 
 /// Runs ignored tests of this file in a new process; whether they passed, and what they wrote.

@@ -84,13 +84,14 @@ impl AttentionProblem<'_> {
     fn local(&self, width: usize, caps: &Caps) -> (usize, usize) {
         let row = width * self.dtype.size();
         // Where `GK_MATRIX_LOCAL_KB` is defined.
-        let short = match caps.matrix_cores {
+        let cores = caps.matrix_cores_for(self.dtype);
+        let short = match cores {
             Some(MatrixCores::Ptx) => caps.id.kind == BackendKind::OpenCl,
-            Some(MatrixCores::Mfma) => true,
+            Some(MatrixCores::Mfma | MatrixCores::Wmma) => true,
             None => false,
         };
         // What fragments need that are no registers (`matrix_portable.h`); elsewhere arrays of one element.
-        let (scratch, maxima) = match caps.matrix_cores {
+        let (scratch, maxima) = match cores {
             Some(_) => (16, 4),
             None => (MATRIX_TILE * WIDTHS[0] * self.dtype.size(), 4 * BLOCK as usize),
         };
@@ -274,7 +275,7 @@ impl AttentionProblem<'_> {
     /// Matrix cores where there are any; else the widest block whose columns are used.
     fn prefers_of_both(&self, variant: usize, caps: &Caps) -> bool {
         match variant {
-            0 => caps.matrix_cores.is_some(),
+            0 => caps.matrix_cores_for(self.dtype).is_some(),
             1 => self.columns <= WIDTHS[0],
             _ => true,
         }
@@ -369,6 +370,13 @@ mod tests {
         );
         assert!(AttentionProblem { backward: true, ..single }.matrix(&cdna).is_err());
         assert!(best(&half, &cdna).is_some_and(|(_, p)| is_matrix(p)));
+        // Those of RDNA multiply numbers of 16 bits alone.
+        let rdna = Caps { matrix_cores: Some(MatrixCores::Wmma), ..cdna };
+        assert!(best(&half, &rdna).is_some_and(|(_, p)| is_matrix(p) && p.local == 32 << 10));
+        let gradients = AttentionBwdProblem(AttentionProblem { backward: true, ..half });
+        assert!(best(&gradients, &rdna).is_some_and(|(_, p)| is_matrix(p) && p.local == (48 << 10) + 512));
+        assert!(best(&problem(DType::Bf16, 128), &rdna).is_some_and(|(_, p)| is_matrix(p)));
+        assert!(!best(&single, &rdna).is_some_and(|(_, p)| is_matrix(p)));
     }
 
     #[test]
