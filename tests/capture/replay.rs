@@ -152,9 +152,7 @@ fn kernels_whose_blocks_wait_for_each_other_run_beside_others() {
         eager.run(&*g).unwrap();
         let want = eager.values(&*g);
         assert!(want[0] != want[1] && want.iter().flatten().all(|v| v.is_finite()), "{}", g.id());
-        g.pin_variant("capture_calls", Some("parallel")).unwrap();
         let (graph, ()) = g.capture(|g| captured.run(&**g)).unwrap();
-        g.pin_variant("capture_calls", None).unwrap();
         std::thread::scope(|s| {
             s.spawn(|| {
                 let other = g.fork_stream().unwrap();
