@@ -331,6 +331,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_dialect_may_have_a_header_in_its_own_way() {
+        let text = |dialect| {
+            let file = "common/attention/matrix.c";
+            assemble_text(DType::F16, "gk_head64", Dialect::named(dialect), file, text(file).unwrap())
+                .unwrap()
+        };
+        let times = |dialect| text(dialect).matches("void gk_matrix_softmax(").count();
+        assert_eq!(["cuda", "opencl", "lint", "hip"].map(times), [1, 1, 1, 2]);
+        assert!(text("hip").contains("GK_WMMA") && !text("cuda").contains("GK_WMMA"));
+    }
+
+    #[test]
     fn every_unit_assembles_in_every_dialect() {
         for unit in crate::spec::all_units() {
             for dialect in ["cuda", "hip", "opencl", "lint"] {

@@ -16,6 +16,12 @@ fn matrix_cores_are_those_that_the_dialect_has() {
     assert_eq!(of(&["gfx908", "gfx90a:sramecc+:xnack-", "gfx942"]), [Some(MatrixCores::Mfma); 3]);
     assert_eq!(of(&["gfx1100", "gfx1151", "gfx1201"]), [Some(MatrixCores::Wmma); 3]);
     assert_eq!(of(&["sm_75", "gfx906", "gfx1030", "gfx11", "gfx9", ""]), [None; 6]);
+    let (_, text) = crate::spec::kernels::SOURCES.iter().find(|(path, _)| *path == "hip/matrix.h").unwrap();
+    let named: Vec<&str> =
+        text.split("defined(__").filter_map(|t| t.split_once("__)").map(|t| t.0)).collect();
+    let named: Vec<&str> = named.into_iter().filter(|a| a.starts_with("gfx")).collect();
+    assert!(named.len() > 12);
+    assert!(of(&named).iter().all(|c| matches!(c, Some(MatrixCores::Mfma | MatrixCores::Wmma))), "{named:?}");
 }
 
 /// Runs ignored tests of this file in a new process; whether they passed, and what they wrote.

@@ -411,6 +411,12 @@ mod tests {
         assert_eq!((chosen(&large, &short), large.plan(4, &short)), ("matrix_cores", Ok(narrow)));
         assert_eq!(chosen(&large, &Caps { shared_bytes: 32 << 10, ..hopper.clone() }), PORTABLE);
         assert_eq!(chosen(&large, &gpu()), PORTABLE);
+        // AMD's devices: two stages in 64 KiB.
+        let amd = GemmPlan::Tiles { tile: tile(128, 64 << 10), splits: 1 };
+        for cores in [MatrixCores::Mfma, MatrixCores::Wmma] {
+            let caps = Caps { matrix_cores: Some(cores), shared_bytes: 64 << 10, ..gpu() };
+            assert_eq!((chosen(&large, &caps), large.plan(4, &caps)), ("matrix_cores", Ok(amd)));
+        }
         assert_eq!(chosen(&half(16, 4096, 4096), &hopper), PORTABLE);
         assert_eq!(chosen(&GemmProblem { form: Err("gaps"), ..large }, &hopper), PORTABLE);
     }
