@@ -32,6 +32,10 @@ pub(crate) mod loader;
 mod lt;
 #[cfg(feature = "driver-opencl")]
 pub(crate) mod opencl;
+#[cfg(any(feature = "driver-cuda", feature = "driver-hip", feature = "driver-opencl"))]
+// Each driver uses a part of it.
+#[cfg_attr(not(all(feature = "driver-cuda", feature = "driver-hip")), allow(dead_code))]
+mod plan_cache;
 pub(crate) mod shapes;
 
 pub use self::dnn::{
