@@ -71,8 +71,9 @@ impl VendorFftProblem {
     pub fn reals(&self) -> [usize; 2] {
         let (lengths, widths) = (self.kind.lengths(self.n), self.kind.widths());
         [0, 1].map(|side| {
-            let last = (self.batch - self.batch.min(1)) * self.distance[side];
-            (last + (lengths[side] - 1) * self.stride + 1) * widths[side]
+            let last = self.batch.saturating_sub(1).saturating_mul(self.distance[side]);
+            let own = lengths[side].saturating_sub(1).saturating_mul(self.stride);
+            last.saturating_add(own).saturating_add(1).saturating_mul(widths[side])
         })
     }
 }
