@@ -45,7 +45,7 @@
 //!  +------------------+-----------------+------------------+-------------------------+
 //!  | CUDA             | HIP             | OpenCL           | custom: any Driver of   |
 //!  | NVRTC, cuBLASLt, | hiprtc, MIOpen, | GPUs, PoCL,      | yours (ADDING_A_BACKEND)|
-//!  | cuDNN            | hipBLASLt       | CLBlast          |                         |
+//!  | cuDNN, cuFFT     | hipBLASLt       | CLBlast          |                         |
 //!  +------------------+-----------------+------------------+-------------------------+
 //! ```
 //!

@@ -19,6 +19,10 @@ pub(crate) mod conv_reference;
 #[cfg(feature = "driver-cuda")]
 pub(crate) mod cuda;
 mod dnn;
+mod fft;
+#[cfg(all(test, any(feature = "driver-cuda", feature = "driver-opencl")))]
+#[cfg_attr(not(feature = "driver-cuda"), allow(dead_code))]
+pub(crate) mod fft_reference;
 mod graph;
 #[cfg(feature = "driver-hip")]
 pub(crate) mod hip;
@@ -32,12 +36,17 @@ pub(crate) mod loader;
 mod lt;
 #[cfg(feature = "driver-opencl")]
 pub(crate) mod opencl;
+#[cfg(any(feature = "driver-cuda", feature = "driver-hip", feature = "driver-opencl"))]
+// Each driver uses a part of it.
+#[cfg_attr(not(all(feature = "driver-cuda", feature = "driver-hip")), allow(dead_code))]
+mod plan_cache;
 pub(crate) mod shapes;
 
 pub use self::dnn::{
     AttentionTensor, ConvPass, ConvTensor, VendorAttention, VendorAttentionProblem, VendorConv,
     VendorConvProblem,
 };
+pub use self::fft::{FftKind, VendorFft, VendorFftProblem};
 pub use self::graph::StreamGraphs;
 
 macro_rules! handles {
@@ -400,6 +409,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
 
     /// Attention of a vendor library; the reason if there is none.
     fn vendor_attention(&self) -> std::result::Result<&dyn VendorAttention, &str> {
+        Err("no vendor library was found")
+    }
+
+    /// Fourier transforms of a vendor library; the reason if there is none.
+    fn vendor_fft(&self) -> std::result::Result<&dyn VendorFft, &str> {
         Err("no vendor library was found")
     }
 }

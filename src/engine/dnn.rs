@@ -1,4 +1,4 @@
-//! Convolutions and attention of a vendor library: the calls, and whether their results can be trusted.
+//! Convolutions, attention and Fourier transforms of a vendor library: the calls, and whether their results can be trusted.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -13,6 +13,7 @@ use crate::cpu::{HostElement, with_dtype};
 use crate::device::DeviceId;
 use crate::driver::{
     ConvPass, RawMem, VendorAttention, VendorAttentionProblem, VendorConv, VendorConvProblem,
+    VendorFftProblem,
 };
 use crate::dtype::DType;
 use crate::error::Result;
@@ -22,6 +23,7 @@ use crate::error::Result;
 pub(crate) struct Trust {
     convolutions: [AtomicU8; 12],
     attention: [AtomicU8; 4],
+    fourier: [AtomicU8; 8],
 }
 
 const GOOD: u8 = 1;
@@ -45,6 +47,10 @@ impl Trust {
 
     fn of_attention(&self, p: &VendorAttentionProblem) -> &AtomicU8 {
         &self.attention[2 * usize::from(p.gradients.is_some()) + usize::from(p.dtype == DType::Bf16)]
+    }
+
+    pub(crate) fn of_fourier(&self, p: &VendorFftProblem) -> &AtomicU8 {
+        &self.fourier[2 * p.kind as usize + usize::from(p.dtype == DType::F64)]
     }
 }
 
@@ -132,7 +138,13 @@ impl Engine {
         self.dnn_trusts(self.inner.device.dnn.of_attention(p), lib.name(), &what, vet)
     }
 
-    fn dnn_trusts(
+    /// What is known of the library's results.
+    pub(crate) fn dnn_trust(&self) -> &Trust {
+        &self.inner.device.dnn
+    }
+
+    /// Whether results are right, which `vet` finds out where it is not known.
+    pub(crate) fn dnn_trusts(
         &self,
         state: &AtomicU8,
         name: &str,
@@ -239,12 +251,12 @@ impl Engine {
         with_dtype!(dtype, T => self.upload(&values.iter().map(|&x| T::from_f64(x)).collect::<Vec<_>>()))
     }
 
-    fn dnn_workspace(&self, bytes: usize) -> Result<Option<Buffer>> {
+    pub(crate) fn dnn_workspace(&self, bytes: usize) -> Result<Option<Buffer>> {
         (bytes > 0).then(|| self.scratch(DType::U8, bytes)).transpose()
     }
 
     /// Marks what is written; records the call, or counts and queues it.
-    fn dnn_queue(
+    pub(crate) fn dnn_queue(
         &self,
         name: &str,
         written: &[RawMem],
@@ -268,12 +280,12 @@ impl Engine {
 }
 
 /// Memory and offset of an operand. Operands were checked to be this device's, so there is memory.
-fn address(v: &View<'_>) -> (RawMem, u64) {
+pub(crate) fn address(v: &View<'_>) -> (RawMem, u64) {
     let offset = (v.layout().offset() * v.dtype().size()) as u64;
     (v.block().raw().unwrap_or(RawMem(0)), offset)
 }
 
 /// Memory, offset and size of a workspace.
-fn at(workspace: &Option<Buffer>) -> Option<(RawMem, u64, usize)> {
+pub(crate) fn at(workspace: &Option<Buffer>) -> Option<(RawMem, u64, usize)> {
     workspace.as_ref().and_then(|w| Some((w.view().block().raw()?, 0, w.len() * w.dtype().size())))
 }

@@ -1,10 +1,11 @@
-//! CUDA through the driver API, NVRTC and, where present, cuBLASLt and cuDNN; all loaded at run time.
+//! CUDA through the driver API, NVRTC and, where present, cuBLASLt, cuDNN and cuFFT; all loaded at run time.
 //!
 //! The device's primary context is used, so that memory can be shared with other libraries of the process. It is made current at the entry
 //! of every call, which costs some ten nanoseconds and lets any thread call; it stays current on that thread.
 
 pub(super) mod cublaslt;
 mod cudnn;
+mod cufft;
 mod graph;
 mod nvrtc;
 mod preflight;
@@ -23,6 +24,7 @@ use cudarc::driver::sys as cu;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 
 use self::cudnn::Cudnn;
+use self::cufft::Cufft;
 use self::nvrtc::{Nvrtc, Target};
 use self::preflight::Api;
 use self::staging::Staging;
@@ -30,7 +32,7 @@ use self::tensor_map::Encoded;
 use super::lt::Lt;
 use super::{
     Arg, CompileUnit, Driver, LaunchConfig, RawContext, RawEvent, RawFunction, RawMem, RawModule, RawStream,
-    StreamGraphs, VendorAttention, VendorBlas, VendorConv,
+    StreamGraphs, VendorAttention, VendorBlas, VendorConv, VendorFft,
 };
 use crate::device::{BackendKind, Caps, DeviceId, MatrixCores};
 use crate::error::{GpuError, Result, Unavailable};
@@ -67,6 +69,7 @@ pub(crate) struct CudaDriver {
     staging: Mutex<HashMap<u64, Staging>>,
     blas: OnceLock<std::result::Result<Lt, String>>,
     dnn: OnceLock<std::result::Result<Cudnn, String>>,
+    fft: OnceLock<std::result::Result<Cufft, String>>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -205,6 +208,7 @@ impl CudaDriver {
             staging: Mutex::default(),
             blas: OnceLock::new(),
             dnn: OnceLock::new(),
+            fft: OnceLock::new(),
         })
     }
 
@@ -508,6 +512,15 @@ impl Driver for CudaDriver {
     fn vendor_attention(&self) -> std::result::Result<&dyn VendorAttention, &str> {
         self.cudnn().map(|dnn| dnn as &dyn VendorAttention)
     }
+
+    fn vendor_fft(&self) -> std::result::Result<&dyn VendorFft, &str> {
+        let open = || {
+            cufft::open(self.api, self.caps.id, self.context)
+                .inspect_err(|reason| log::debug!("{}: no cuFFT: {reason}", self.caps.id))
+                .map_err(|reason| format!("no cuFFT: {reason}"))
+        };
+        self.fft.get_or_init(open).as_ref().map(|fft| fft as &dyn VendorFft).map_err(String::as_str)
+    }
 }
 
 impl Drop for CudaDriver {
@@ -518,6 +531,7 @@ impl Drop for CudaDriver {
         let t = &self.api.table;
         self.blas.take();
         self.dnn.take();
+        self.fft.take();
         // SAFETY: every handle was made by this driver, is released once, and nobody else can use it: the driver is going away.
         unsafe {
             for (stream, mut s) in lock(&self.staging).drain() {

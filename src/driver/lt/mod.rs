@@ -8,11 +8,10 @@
 #[cfg(test)]
 mod stand_in;
 
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::plan_cache::PlanCache;
 use super::{BlasAct, BlasProblem, RawMem, RawStream, VendorBlas};
 use crate::device::DeviceId;
 use crate::dtype::DType;
@@ -22,7 +21,7 @@ use crate::error::{GpuError, Result};
 const MAX_WORKSPACE: usize = 32 << 20;
 /// Alignment that the usual plans require of all matrices; others get a plan for the alignment of their elements.
 const ALIGN: u64 = 16;
-/// Plans kept; beyond that, all are dropped and made again as needed.
+/// Plans kept.
 const MAX_PLANS: usize = 4096;
 /// 64-bit words of a heuristic's result behind the algorithm: workspace, state with the number of waves, and four reserved numbers.
 const REST: usize = 4;
@@ -186,17 +185,13 @@ pub(super) struct Lt {
     /// The library's own handle.
     handle: u64,
     /// Also held while a descriptor's bias pointer is set and the product queued.
-    plans: Mutex<HashMap<Key, std::result::Result<Plan, String>>>,
+    plans: PlanCache<Key, Plan>,
 }
 
 impl std::fmt::Debug for Lt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.names.library)
     }
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A handle or an address as the pointer that the library takes.
@@ -265,7 +260,7 @@ impl Lt {
         device: DeviceId,
         enter: Enter,
     ) -> std::result::Result<Self, String> {
-        let mut blas = Lt { table, names, device, enter, handle: 0, plans: Mutex::default() };
+        let mut blas = Lt { table, names, device, enter, handle: 0, plans: PlanCache::new(MAX_PLANS) };
         (blas.enter)().map_err(|e| e.to_string())?;
         let mut handle = ptr::null_mut();
         // SAFETY: writes one pointer; the device is current.
@@ -296,19 +291,11 @@ impl Lt {
         aligned: bool,
         f: impl FnOnce(&Plan) -> T,
     ) -> std::result::Result<T, String> {
-        let mut plans = lock(&self.plans);
-        if let Some(plan) = plans.get(&(*p, aligned)) {
-            return plan.as_ref().map(f).map_err(Clone::clone);
-        }
         // The caller has room for the aligned plan's workspace only.
         let room = if aligned { MAX_WORKSPACE } else { 0 };
-        let plan =
-            eligible(p, self.names).and_then(|()| self.plan(p, aligned, room).map_err(|e| e.to_string()));
-        if plans.len() >= MAX_PLANS {
-            plans.drain().for_each(|(_, plan)| self.destroy(plan));
-        }
-        let plan = plans.entry((*p, aligned)).or_insert(plan);
-        plan.as_ref().map(f).map_err(|e| e.clone())
+        let make =
+            || eligible(p, self.names).and_then(|()| self.plan(p, aligned, room).map_err(|e| e.to_string()));
+        self.plans.with(&(*p, aligned), make, |plan| self.destroy(plan), |plan| f(plan))
     }
 
     fn plan(&self, p: &BlasProblem, aligned: bool, room: usize) -> Result<Plan> {
@@ -317,14 +304,13 @@ impl Lt {
         match self.fill(&mut plan, p).and_then(|()| self.choose(&mut plan, p, aligned, room)) {
             Ok(()) => Ok(plan),
             Err(e) => {
-                self.destroy(Ok(plan));
+                self.destroy(plan);
                 Err(e)
             }
         }
     }
 
-    fn destroy(&self, plan: std::result::Result<Plan, String>) {
-        let Ok(plan) = plan else { return };
+    fn destroy(&self, plan: Plan) {
         // SAFETY: made by `fill`, released once; null handles are skipped.
         unsafe {
             if plan.desc != 0 {
@@ -537,8 +523,7 @@ impl Drop for Lt {
         if self.handle == 0 || (self.enter)().is_err() {
             return;
         }
-        let plans = std::mem::take(&mut *lock(&self.plans));
-        plans.into_values().for_each(|plan| self.destroy(plan));
+        self.plans.take().into_iter().for_each(|plan| self.destroy(plan));
         // SAFETY: the only owner; no plan is left.
         unsafe { (self.table.destroy)(pointer(self.handle)) };
     }

@@ -19,7 +19,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use self::fusion::{Item, Plan, Space};
 use self::lanes::{MOST_LANES, lanes};
 use self::pool::GraphPool;
-pub(crate) use self::queued::{About, QueuedAttention, QueuedBlas, QueuedConv, output_bits};
+pub(crate) use self::queued::{About, QueuedAttention, QueuedBlas, QueuedConv, QueuedFft, output_bits};
 use self::queued::{Queued, Value};
 use super::launch::{Table, name_kernel};
 use super::plan::{Problem, Reason, Variant};
@@ -325,6 +325,16 @@ impl Engine {
             let memory = q.tensors.iter().map(|&(m, _)| m).chain(q.workspace.map(|(m, ..)| m));
             r.holds(memory)?;
             r.push(Queued::Attention(Box::new(q)));
+            Ok(())
+        }))
+    }
+
+    /// Records Fourier transforms of a vendor's library; `None` where the calling thread does not record.
+    pub(super) fn record_fft(&self, q: QueuedFft) -> Option<Result<()>> {
+        let mut r = self.recording()?;
+        Some(r.with(|r| {
+            r.holds([q.x.0, q.y.0].into_iter().chain(q.workspace.map(|(m, ..)| m)))?;
+            r.push(Queued::Fft(Box::new(q)));
             Ok(())
         }))
     }

@@ -2,7 +2,7 @@
 
 use crate::driver::{
     Arg, BlasProblem, Driver, LaunchConfig, RawFunction, RawMem, RawStream, VendorAttentionProblem,
-    VendorConvProblem,
+    VendorConvProblem, VendorFftProblem,
 };
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
@@ -39,6 +39,15 @@ pub(crate) struct QueuedAttention {
     pub(crate) scale: f32,
     /// In the order of [`VendorAttention::run`](crate::driver::VendorAttention::run).
     pub(crate) tensors: Vec<Place>,
+    pub(crate) workspace: Option<(RawMem, u64, usize)>,
+}
+
+/// A [`VendorFftProblem`] with its operands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueuedFft {
+    pub(crate) problem: VendorFftProblem,
+    pub(crate) x: Place,
+    pub(crate) y: Place,
     pub(crate) workspace: Option<(RawMem, u64, usize)>,
 }
 
@@ -110,6 +119,7 @@ pub(super) enum Queued {
     Blas(Box<QueuedBlas>),
     Conv(Box<QueuedConv>),
     Attention(Box<QueuedAttention>),
+    Fft(Box<QueuedFft>),
 }
 
 impl Queued {
@@ -121,6 +131,7 @@ impl Queued {
             Queued::Blas(_) => "a product of the vendor's library",
             Queued::Conv(_) => "a convolution of the vendor's library",
             Queued::Attention(_) => "attention of the vendor's library",
+            Queued::Fft(_) => "a Fourier transform of the vendor's library",
         }
     }
 
@@ -154,6 +165,10 @@ impl Queued {
             }
             Queued::Attention(q) => {
                 q.tensors.iter_mut().for_each(&mut *see);
+                with_bytes(&mut q.workspace, see);
+            }
+            Queued::Fft(q) => {
+                [&mut q.x, &mut q.y].into_iter().for_each(&mut *see);
                 with_bytes(&mut q.workspace, see);
             }
         }
@@ -195,6 +210,11 @@ impl Queued {
                 let lib = driver.vendor_attention().map_err(|_| gone("attention"))?;
                 // SAFETY: as above.
                 unsafe { lib.run(s, &q.problem, q.scale, &q.tensors, q.workspace) }
+            }
+            Queued::Fft(q) => {
+                let lib = driver.vendor_fft().map_err(|_| gone("fft"))?;
+                // SAFETY: as above.
+                unsafe { lib.run(s, &q.problem, q.x, q.y, q.workspace) }
             }
         }
     }

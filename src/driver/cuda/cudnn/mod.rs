@@ -26,6 +26,7 @@ use self::graph::{Graph, IDS, Notes, Way, eligible};
 use super::lock;
 use super::preflight::{self, library_of};
 use crate::device::DeviceId;
+use crate::driver::plan_cache::PlanCache;
 use crate::driver::{
     RawMem, RawStream, VendorAttention, VendorAttentionProblem, VendorConv, VendorConvProblem,
 };
@@ -51,7 +52,7 @@ const SLOW: f32 = 1.5;
 const LARGE: usize = 1 << 30;
 /// Runs that are timed, after one that is not.
 const RUNS: u16 = 5;
-/// Plans kept; beyond that, all are dropped and made again as needed.
+/// Plans kept, of convolutions and of attention.
 const MAX_PLANS: usize = 1024;
 
 /// Which of the ways proved to be the fastest, for the life of the process.
@@ -80,9 +81,9 @@ pub(super) struct Cudnn {
     atomics: bool,
     version: usize,
     /// Also held while the handle's stream is set and work is queued.
-    plans: Mutex<HashMap<VendorConvProblem, std::result::Result<Plan, String>>>,
+    plans: PlanCache<VendorConvProblem, Plan>,
     /// Likewise.
-    attention: Mutex<HashMap<VendorAttentionProblem, std::result::Result<AttentionPlan, String>>>,
+    attention: PlanCache<VendorAttentionProblem, AttentionPlan>,
 }
 
 impl std::fmt::Debug for Cudnn {
@@ -119,8 +120,8 @@ impl Cudnn {
             transforms: is(TRANSFORMS_VAR, ["1", "on"]),
             atomics: is(ATOMICS_VAR, ["1", "on"]),
             version,
-            plans: Mutex::default(),
-            attention: Mutex::default(),
+            plans: PlanCache::new(MAX_PLANS),
+            attention: PlanCache::new(MAX_PLANS),
         };
         cudnn.enter().map_err(|e| e.to_string())?;
         let mut handle = ptr::null_mut();
@@ -144,19 +145,7 @@ impl Cudnn {
         p: &VendorConvProblem,
         f: impl FnOnce(&mut Plan) -> T,
     ) -> std::result::Result<T, String> {
-        let mut plans = lock(&self.plans);
-        if !plans.contains_key(p) {
-            let plan = eligible(p).and_then(|()| self.plan(p));
-            if plans.len() >= MAX_PLANS {
-                plans.clear();
-            }
-            plans.insert(*p, plan);
-        }
-        match plans.get_mut(p) {
-            Some(Ok(plan)) => Ok(f(plan)),
-            Some(Err(why)) => Err(why.clone()),
-            None => Err("its plan was dropped".into()),
-        }
+        self.plans.with(p, || eligible(p).and_then(|()| self.plan(p)), drop, f)
     }
 
     /// Runs `f` with the plan of attention, made if there is none.
@@ -165,17 +154,12 @@ impl Cudnn {
         p: &VendorAttentionProblem,
         f: impl FnOnce(&AttentionPlan) -> T,
     ) -> std::result::Result<T, String> {
-        let mut plans = lock(&self.attention);
-        if plans.len() >= MAX_PLANS {
-            plans.clear();
-        }
         let make = || {
             attention::eligible(self.version, p)?;
             self.enter().map_err(|e| e.to_string())?;
             AttentionPlan::new(&self.api, self.handle, p, !self.atomics)
         };
-        let plan = plans.entry(*p).or_insert_with(make);
-        plan.as_ref().map(f).map_err(Clone::clone)
+        self.attention.with(p, make, drop, |plan| f(plan))
     }
 
     fn set_stream(&self, s: RawStream) -> Result<()> {
@@ -396,7 +380,7 @@ impl VendorAttention for Cudnn {
         let run = |plan: &AttentionPlan| -> Result<()> {
             enough(plan.workspace(), room)?;
             // The handle's stream stays this call's until its work is queued.
-            let _convolutions = lock(&self.plans);
+            let _convolutions = self.plans.hold();
             self.set_stream(s)?;
             // SAFETY: forwarded.
             unsafe { plan.execute(self.handle, &operands, scale, scratch) }
@@ -418,12 +402,12 @@ impl Drop for Cudnn {
     fn drop(&mut self) {
         if self.handle == 0 || self.enter().is_err() {
             // Descriptors of a lost context are left as they are.
-            std::mem::forget(std::mem::take(&mut *lock(&self.plans)));
-            std::mem::forget(std::mem::take(&mut *lock(&self.attention)));
+            std::mem::forget(self.plans.take());
+            std::mem::forget(self.attention.take());
             return;
         }
-        lock(&self.plans).clear();
-        lock(&self.attention).clear();
+        drop(self.plans.take());
+        drop(self.attention.take());
         // SAFETY: the only owner; no plan is left.
         unsafe { (self.api.table.cudnnDestroy)(self.handle as dnn::cudnnHandle_t) };
     }

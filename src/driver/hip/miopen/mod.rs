@@ -12,16 +12,15 @@ mod stand_in;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::ptr;
-use std::sync::Mutex;
 
 use self::api::{
     Api, BAD_PARAMETER, Call, Descriptor, FFT, GEMM, Raw, Solution, Version, WINOGRAD, check, order,
 };
-use super::{library, lock, number, pointer};
+use super::{library, number, pointer};
 use crate::device::DeviceId;
 use crate::driver::loader::DynLib;
+use crate::driver::plan_cache::PlanCache;
 use crate::driver::{ConvPass, ConvTensor, RawMem, RawStream, VendorConv, VendorConvProblem};
 use crate::error::{GpuError, Result};
 
@@ -33,7 +32,7 @@ const MAJOR: usize = 3;
 const MAX_WORKSPACE: usize = 256 << 20;
 /// Solutions that are looked at.
 const MAX_SOLUTIONS: usize = 64;
-/// Plans kept; beyond that, all are dropped and made again as needed. The library keeps what it compiled for them.
+/// Plans kept. What the library compiled for them it keeps itself.
 const MAX_PLANS: usize = 1024;
 /// Bytes at a multiple of which all tensors begin: the library is not told of alignment.
 const ALIGN: usize = 16;
@@ -70,7 +69,7 @@ pub(super) struct Miopen {
     /// `miopenHandle_t`
     handle: u64,
     /// Also held while the handle is used, which is one thread's at a time.
-    plans: Mutex<HashMap<VendorConvProblem, std::result::Result<Plan, String>>>,
+    plans: PlanCache<VendorConvProblem, Plan>,
 }
 
 impl std::fmt::Debug for Miopen {
@@ -157,7 +156,7 @@ impl Miopen {
         let mut handle = ptr::null_mut();
         // SAFETY: writes one pointer; the device is current.
         check(api.create.name, unsafe { (api.create.f)(&mut handle) })?;
-        Ok(Miopen { api, device, enter, handle: number(handle), plans: Mutex::default() })
+        Ok(Miopen { api, device, enter, handle: number(handle), plans: PlanCache::new(MAX_PLANS) })
     }
 
     /// Runs `f` with the plan of a problem, made if there is none.
@@ -166,18 +165,8 @@ impl Miopen {
         p: &VendorConvProblem,
         f: impl FnOnce(&Plan) -> T,
     ) -> std::result::Result<T, String> {
-        let mut plans = lock(&self.plans);
-        if !plans.contains_key(p) {
-            let plan = eligible(p).and_then(|()| self.plan(p));
-            if plans.len() >= MAX_PLANS {
-                plans.clear();
-            }
-            plans.insert(*p, plan);
-        }
-        match plans.get(p) {
-            Some(plan) => plan.as_ref().map(f).map_err(Clone::clone),
-            None => Err("its plan was dropped".into()),
-        }
+        let make = || eligible(p).and_then(|()| self.plan(p));
+        self.plans.with(p, make, drop, |plan| f(plan))
     }
 
     /// Describes a problem and takes the first of the library's solutions that can be taken.
@@ -304,7 +293,7 @@ impl VendorConv for Miopen {
 
 impl Drop for Miopen {
     fn drop(&mut self) {
-        let plans = std::mem::take(&mut *lock(&self.plans));
+        let plans = self.plans.take();
         if (self.enter)().is_err() {
             // What belongs to a lost device is left as it is.
             std::mem::forget(plans);

@@ -11,7 +11,6 @@ mod calls;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::HashMap;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,14 +24,17 @@ use self::calls::{Call, Functions, Matrix};
 use super::probe;
 use super::{failure, lock};
 use crate::driver::loader::{self, DynLib};
+use crate::driver::plan_cache::PlanCache;
 use crate::driver::{BlasAct, BlasProblem, RawMem, RawStream, VendorBlas};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result, Unavailable};
 
 /// Overrides the search for CLBlast.
 const VAR: &str = "TREFOIL_CLBLAST_LIB";
-/// Forms kept; beyond that, all are dropped and determined again as needed.
+/// Forms kept.
 const MAX_FORMS: usize = 4096;
+/// `CL_INVALID_VALUE`
+const INVALID_VALUE: c_int = -30;
 /// Its kernels count elements by `int`.
 const REACH: usize = c_int::MAX as usize;
 
@@ -112,7 +114,7 @@ pub(super) struct Clblast {
     queue: u64,
     /// Multiples of it, in bytes, are where parts of memory objects begin.
     align: usize,
-    forms: Mutex<HashMap<BlasProblem, std::result::Result<Form, String>>>,
+    forms: PlanCache<BlasProblem, Form>,
     /// Dropped last.
     _cache: Cache,
 }
@@ -228,23 +230,14 @@ impl Clblast {
             double,
             queue: queue as u64,
             align: align.max(1),
-            forms: Mutex::default(),
+            forms: PlanCache::new(MAX_FORMS),
             _cache: Cache::new(clear),
         })
     }
 
     /// How a problem is given to the library, or why it is not.
     fn form(&self, p: &BlasProblem) -> std::result::Result<Form, String> {
-        let mut forms = lock(&self.forms);
-        if let Some(form) = forms.get(p) {
-            return form.clone();
-        }
-        let form = eligible(p).and_then(|()| self.choose(p));
-        if forms.len() >= MAX_FORMS {
-            forms.clear();
-        }
-        forms.insert(*p, form.clone());
-        form
+        self.forms.with(p, || eligible(p).and_then(|()| self.choose(p)), drop, |form| *form)
     }
 
     /// The form that needs less temporary memory.
@@ -358,8 +351,9 @@ fn same_opencl(lib: &DynLib) -> std::result::Result<(), String> {
     }
 }
 
-fn refused(why: &'static str) -> GpuError {
-    GpuError::driver("CLBlast", -30, why)
+/// A call that is not made, under the status with which OpenCL refuses arguments.
+fn refused(why: impl Into<String>) -> GpuError {
+    GpuError::driver("CLBlast", INVALID_VALUE.into(), why)
 }
 
 impl VendorBlas for Clblast {
@@ -408,7 +402,7 @@ impl VendorBlas for Clblast {
         bias: Option<(RawMem, u64)>,
         workspace: Option<(RawMem, u64, usize)>,
     ) -> Result<()> {
-        let form = self.form(p).map_err(|why| GpuError::driver("CLBlast", -30, why))?;
+        let form = self.form(p).map_err(refused)?;
         if bias.is_some() || (beta != 0.0 && c != d) {
             return Err(refused("it adds to the memory of the result alone"));
         }

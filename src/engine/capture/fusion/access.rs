@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::super::pool::Span;
 use super::super::queued::{Place, Queued, QueuedBlas, Value};
 use super::member::Member;
-use crate::driver::{Arg, ConvPass, RawMem};
+use crate::driver::{Arg, ConvPass, FftKind, RawMem};
 
 /// Memory as a call sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -165,6 +165,12 @@ impl Space {
                 for (i, &(memory, _)) in q.tensors.iter().enumerate() {
                     add(memory, WHOLE, true, i >= inputs)?;
                 }
+                q.workspace.map_or(Some(()), |w| add(w.0, WHOLE, false, true))?;
+            }
+            Queued::Fft(q) => {
+                add(q.x.0, WHOLE, true, q.problem.kind == FftKind::BinsToReal)?;
+                // One call of several writes a part.
+                add(q.y.0, WHOLE, true, true)?;
                 q.workspace.map_or(Some(()), |w| add(w.0, WHOLE, false, true))?;
             }
         }

@@ -1,10 +1,13 @@
 //! Discrete Fourier transforms: validation, choice of variant, launch.
 
 mod plan;
+#[cfg(all(test, feature = "driver-opencl"))]
+mod tests;
+mod vendor;
 
 use std::f64::consts::PI;
 
-use self::plan::{FourierPlan, FourierProblem, RealFourierProblem, factors, per_block};
+use self::plan::{Asked, FourierPlan, FourierProblem, Offered, Own, RealFourierProblem, factors, per_block};
 use crate::buffer::{Buffer, GradMut, View};
 use crate::driver::Ptr;
 use crate::dtype::DType;
@@ -255,30 +258,61 @@ impl Engine {
             return Ok(());
         }
         let dtype = x.dtype();
-        let operands = (self.arg_in(&x), self.arg_out(&y.out), y.accumulate);
-        let real = t.from == Side::Real || t.to == Side::Real;
-        let aligned = dtype == DType::F64 || [operands.0, operands.1].iter().all(|p| pairs_aligned(dtype, p));
         let of = FourierProblem { n: t.n, inner: t.inner, dtype };
-        let plan = match real {
-            true => {
-                let problem = RealFourierProblem { of, plain: aligned && !y.accumulate };
-                self.plan_with(op, &problem, t.outer)?
-            }
-            false => self.plan_with(op, &of, t.outer)?,
+        if t.from == Side::Complex && t.to == Side::Complex {
+            return self.fourier_as(op, t, of, x, y);
+        }
+        let sides = [self.arg_in(&x), self.arg_out(&y.out)];
+        let aligned = dtype == DType::F64 || sides.iter().all(|p| pairs_aligned(dtype, p));
+        self.fourier_as(op, t, RealFourierProblem { of, plain: aligned && !y.accumulate }, x, y)
+    }
+
+    /// Transforms by the library of the vendor or by the kernels of this one, among which `own` chooses.
+    fn fourier_as<P: Own>(
+        &self,
+        op: &'static str,
+        t: &Transforms,
+        own: P,
+        x: View<'_>,
+        y: GradMut<'_>,
+    ) -> Result<()> {
+        let asked = Asked {
+            own,
+            outer: t.outer,
+            from_reals: t.from == Side::Real,
+            to_reals: t.to == Side::Real,
+            finished: y.accumulate || t.p.scale != 1.0,
         };
-        match plan {
-            FourierPlan::Chirp { m } => self.fourier_chirp(t, dtype, m, operands),
-            plan => self.fourier_factored(t, dtype, plan, operands),
+        let answer = self.fourier_offer(op, asked, t, [&x, &y.out.as_view()]);
+        let vendor = answer.as_ref().map(|_| ()).map_err(|why| why.as_ref());
+        match (self.plan(op, &Offered { asked, vendor })?, answer) {
+            (FourierPlan::Vendor, Ok(p)) => self.fourier_by_library(op, &p, t, x, y),
+            (FourierPlan::Vendor, Err(why)) => Err(self.no_variant(op, why.into_owned())),
+            (plan, _) => self.fourier_own(t, plan, x, y),
         }
     }
 
-    /// The variant that serves sequences of 1024 elements.
-    pub(crate) fn explain_fourier(&self, op: &'static str) -> Result<Choice> {
-        let of = FourierProblem { n: 1024, inner: 1, dtype: DType::F32 };
-        match op {
-            "fft" => self.explain_problem(op, &of),
-            _ => self.explain_problem(op, &RealFourierProblem { of, plain: true }),
+    fn fourier_own(&self, t: &Transforms, plan: FourierPlan, x: View<'_>, y: GradMut<'_>) -> Result<()> {
+        let operands = (self.arg_in(&x), self.arg_out(&y.out), y.accumulate);
+        match plan {
+            FourierPlan::Chirp { m } => self.fourier_chirp(t, x.dtype(), m, operands),
+            plan => self.fourier_factored(t, x.dtype(), plan, operands),
         }
+    }
+
+    /// The variant that serves many rows of 1024 elements.
+    pub(crate) fn explain_fourier(&self, op: &'static str) -> Result<Choice> {
+        let own = FourierProblem { n: 1024, inner: 1, dtype: DType::F32 };
+        let asked =
+            Asked { own, outer: 1 << 14, from_reals: op == "rfft", to_reals: op == "irfft", finished: false };
+        let vendor = self.driver().vendor_fft().map(|_| ());
+        if op == "fft" {
+            return self.explain_problem(op, &Offered { asked, vendor });
+        }
+        let Asked { outer, from_reals, to_reals, finished, .. } = asked;
+        let own = RealFourierProblem { of: own, plain: true };
+        let asked = Asked { own, outer, from_reals, to_reals, finished };
+        self.explain_problem(op, &Offered { asked, vendor })
     }
 }
 

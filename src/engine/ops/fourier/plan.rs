@@ -1,8 +1,12 @@
 //! How a Fourier transform runs.
 
+use std::fmt::Debug;
+use std::hash::Hash;
+
 use crate::device::Caps;
 use crate::dtype::DType;
 use crate::engine::plan::{Problem, Reason, Variant};
+use crate::engine::tune::ProblemKey;
 use crate::spec::BLOCK;
 
 const SOURCE: &str = "kernels/common/fourier/fourier.c";
@@ -22,6 +26,10 @@ const fn points(dtype: DType) -> [usize; 2] {
 const LARGEST: usize = 13;
 /// Neighbouring sequences of a block below which strided reads waste most of what memory delivers.
 const NEIGHBOURS: usize = 8;
+/// Numbers from which on the vendor's library is taken: a quarter of the smallest problem that was measured.
+const LARGE: usize = 1 << 20;
+/// The longest rows of a power of two for which it is taken: for rows of 4,096 both take the same time.
+const SHORT: usize = 2048;
 
 /// Sequences of n elements, those of `inner` in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,9 +47,101 @@ pub(crate) struct RealFourierProblem {
     pub(crate) plain: bool,
 }
 
+/// The choice among the kernels of this library.
+pub(crate) trait Own: Problem<Plan = FourierPlan> + Debug + Hash {
+    /// The vendor's library, then the variants of this one.
+    const OFFERED: &'static [Variant];
+
+    fn sequences(&self) -> &FourierProblem;
+}
+
+/// Number of the variant by the vendor's library.
+pub(crate) const CUFFT: usize = 0;
+const LIBRARY: Variant = Variant { name: "cufft", source: "vendor library" };
+
+impl Own for FourierProblem {
+    const OFFERED: &'static [Variant] = &[LIBRARY, Self::VARIANTS[0], Self::VARIANTS[1], Self::VARIANTS[2]];
+
+    fn sequences(&self) -> &FourierProblem {
+        self
+    }
+}
+
+impl Own for RealFourierProblem {
+    const OFFERED: &'static [Variant] =
+        &[LIBRARY, Self::VARIANTS[0], Self::VARIANTS[1], Self::VARIANTS[2], Self::VARIANTS[3]];
+
+    fn sequences(&self) -> &FourierProblem {
+        &self.of
+    }
+}
+
+/// All that the time of a call depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Asked<P> {
+    pub(crate) own: P,
+    pub(crate) outer: usize,
+    /// Whether one side has real numbers: read, or written.
+    pub(crate) from_reals: bool,
+    pub(crate) to_reals: bool,
+    /// Whether results are scaled or added to something, for which a vendor's results need a pass of their own.
+    pub(crate) finished: bool,
+}
+
+impl<P: Own> Asked<P> {
+    /// Whether cuFFT is faster than the kernels of this library: real numbers to bins, columns of one matrix, lengths that are no powers of two, and
+    /// short rows (PyTorch's times on an H100 in f32, PERFORMANCE.md). Another pass over the results costs as much as is gained, but where a chirp's
+    /// transforms of twice the length are spared.
+    pub(crate) fn library_is_faster(&self) -> bool {
+        let FourierProblem { n, inner, dtype } = *self.own.sequences();
+        let all = [n, inner, self.outer].into_iter().fold(1usize, |a, b| a.saturating_mul(b));
+        if dtype != DType::F32 || all < LARGE || self.to_reals || inner > 1 && self.outer > 1 {
+            return false;
+        }
+        match self.finished {
+            true => factors(n, dtype).is_none(),
+            false => self.from_reals || inner > 1 || !n.is_power_of_two() || n <= SHORT,
+        }
+    }
+}
+
+/// A call, and what the vendor's library says to it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offered<'a, P> {
+    pub(crate) asked: Asked<P>,
+    pub(crate) vendor: Result<(), &'a str>,
+}
+
+impl<P: Own> Problem for Offered<'_, P> {
+    type Plan = FourierPlan;
+
+    const VARIANTS: &'static [Variant] = P::OFFERED;
+
+    fn plan(&self, variant: usize, caps: &Caps) -> Result<FourierPlan, Reason> {
+        match variant {
+            CUFFT => self.vendor.map(|()| FourierPlan::Vendor).map_err(|why| why.to_string().into()),
+            own => self.asked.own.plan(own - 1, caps),
+        }
+    }
+
+    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
+        match variant {
+            CUFFT => self.asked.library_is_faster(),
+            own => self.asked.own.prefers(own - 1, caps),
+        }
+    }
+
+    /// What the library says changes with what is pinned; a measured choice holds for the call.
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(&self.asked)
+    }
+}
+
 /// How they are transformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FourierPlan {
+    /// By the vendor's library.
+    Vendor,
     /// n real numbers as n/2 pairs, in local memory.
     RealPairs,
     /// In local memory.
@@ -198,6 +298,67 @@ mod tests {
         assert_eq!(of(2, true), FourierPlan::Local);
         assert_eq!(of(3000, true), FourierPlan::Local);
         assert!(matches!(of(16384, true), FourierPlan::TwoPass { .. }));
+    }
+
+    /// A complex call in f32 of which the library takes everything.
+    fn asked(n: usize, [outer, inner]: [usize; 2]) -> Asked<FourierProblem> {
+        let own = FourierProblem { n, inner, dtype: DType::F32 };
+        Asked { own, outer, from_reals: false, to_reals: false, finished: false }
+    }
+
+    fn plan_of<P: Own>(asked: Asked<P>, vendor: Result<(), &str>) -> FourierPlan {
+        best(&Offered { asked, vendor }, &gpu()).expect("a plan").1
+    }
+
+    #[test]
+    fn the_library_comes_first_where_it_was_faster() {
+        let takes = |asked| plan_of(asked, Ok(())) == FourierPlan::Vendor;
+        // The problems that were measured.
+        assert!(takes(asked(1024, [16384, 1])));
+        assert!(!takes(asked(4096, [4096, 1])));
+        assert!(takes(asked(4096, [1, 4096])));
+        assert!(takes(asked(4099, [1024, 1])));
+        // Their neighbours.
+        assert!(takes(asked(3000, [4096, 1])) && takes(asked(2048, [4096, 1])));
+        assert!(!takes(asked(1024, [512, 1])), "there is little to compute");
+        assert!(!takes(asked(4096, [4, 4096])), "a call for each matrix");
+        let double = |asked: Asked<FourierProblem>| Asked {
+            own: FourierProblem { dtype: DType::F64, ..asked.own },
+            ..asked
+        };
+        assert!(!takes(double(asked(4099, [1024, 1]))), "f64 was not measured");
+        // What is scaled goes over memory once more.
+        let finished = |asked: Asked<FourierProblem>| Asked { finished: true, ..asked };
+        assert!(!takes(finished(asked(1024, [16384, 1]))) && !takes(finished(asked(4096, [1, 4096]))));
+        assert!(takes(finished(asked(4099, [1024, 1]))));
+    }
+
+    #[test]
+    fn real_numbers_to_bins_are_the_librarys_and_bins_to_real_numbers_are_not() {
+        let of = FourierProblem { n: 2048, inner: 1, dtype: DType::F32 };
+        let own = RealFourierProblem { of, plain: true };
+        let rfft = Asked { own, outer: 16384, from_reals: true, to_reals: false, finished: false };
+        assert_eq!(plan_of(rfft, Ok(())), FourierPlan::Vendor);
+        assert_eq!(plan_of(rfft, Err("no vendor library")), FourierPlan::RealPairs);
+        let irfft = Asked { from_reals: false, to_reals: true, ..rfft };
+        assert_eq!(plan_of(irfft, Ok(())), FourierPlan::RealPairs);
+        let offered = |asked, vendor| Offered { asked, vendor };
+        assert_eq!(offered(irfft, Ok(())).plan(CUFFT, &gpu()), Ok(FourierPlan::Vendor));
+        let refused = offered(irfft, Err("no vendor library")).plan(CUFFT, &gpu());
+        assert!(refused.is_err_and(|why| why.contains("no vendor library")));
+    }
+
+    #[test]
+    fn without_the_library_the_variants_are_those_of_this_one() {
+        for n in [1, 17, 1024, 4099, 1 << 18] {
+            for [outer, inner] in [[4096, 1], [1, 4096]] {
+                let own = FourierProblem { n, inner, dtype: DType::F32 };
+                let plan = best(&own, &gpu()).expect("a plan").1;
+                assert_eq!(plan_of(asked(n, [outer, inner]), Err("hidden")), plan);
+            }
+        }
+        assert_eq!(<Offered<'_, FourierProblem>>::VARIANTS[CUFFT].name, "cufft");
+        assert_eq!(<Offered<'_, RealFourierProblem>>::VARIANTS.len(), RealFourierProblem::VARIANTS.len() + 1);
     }
 
     #[test]
