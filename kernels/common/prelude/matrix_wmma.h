@@ -40,7 +40,7 @@ typedef struct { gk_u32 r[GK_WMMA_WORDS]; } gk_frag_a;
 /* ---- fragments ----------------------------------------------------------------------------------------------------------------------------------- */
 
 /* Of fragment k from a tile with a row per row or column of the result: row `row`. */
-GK_FN gk_frag_a gk_row_of(GK_LOCAL_PTR const gk_raw16* tile, const int rows, int row, int k)
+GK_FN gk_frag_a gk_frag_row_of(GK_LOCAL_PTR const gk_raw16* tile, const int rows, int row, int k)
 {
     gk_frag_a a;
     GK_UNROLL for (int w = 0; w < GK_WMMA_WORDS; w++) {
@@ -64,7 +64,7 @@ GK_FN gk_u32 gk_term_pair(GK_LOCAL_PTR const gk_raw16* tile, const int rows, int
 
 GK_FN gk_frag_a gk_load_a(GK_LOCAL_PTR const gk_raw16* tile, const int rows, int first, int k)
 {
-    return gk_row_of(tile, rows, first + GK_WMMA_PLACE, k);
+    return gk_frag_row_of(tile, rows, first + GK_WMMA_PLACE, k);
 }
 
 /* From a tile with a row per term. */
@@ -118,7 +118,7 @@ GK_FN void gk_mm_rows_step(float (*c)[4], const int n, gk_frag_a a, int k, GK_LO
 {
     int i = GK_WMMA_ELEMENT(GK_WMMA_PLACE), column = i / 4 * 8 + GK_WMMA_HALF_OF(GK_WMMA_PLACE) * 4 + i % 4;
     GK_UNROLL for (int j = 0; j < n / 8; j += 2) {
-        gk_frag_a right = gk_row_of(b, n, 8 * j + column, k);
+        gk_frag_a right = gk_frag_row_of(b, n, 8 * j + column, k);
         gk_wmma_sums d;
         GK_UNROLL for (int e = 0; e < 8; e++) d[e] = c[j + e / 4][e % 4];
         d = gk_wmma(right.r, a.r, d);
