@@ -134,7 +134,7 @@ impl StepsProblem {
             return Err(format!("it needs {local} bytes of local memory, of {}", caps.shared_bytes).into());
         }
         if 4 * exchanged > MOST_EXCHANGED {
-            return Err(format!("blocks would exchange {} MiB", 4 * exchanged >> 20).into());
+            return Err(format!("blocks would exchange {} MiB", (4 * exchanged) >> 20).into());
         }
         Ok(Persistent { blocks, columns, rows, exchanged, local })
     }
