@@ -86,6 +86,7 @@ fn ampere(units: u32) -> Caps {
 fn hopper(units: u32) -> Caps {
     let mut caps = ampere(units);
     (caps.warp_groups, caps.tensor_maps, caps.cluster, caps.shared_bytes) = (true, true, 8, 227 << 10);
+    caps.cooperative = true;
     caps
 }
 

@@ -247,6 +247,32 @@ fn graphs_outlive_the_plans_that_are_given_up() {
     assert_eq!(download(&*gpu, &operands[1]), want);
 }
 
+/// Lengths with a large prime, which the library transforms as convolutions.
+#[test]
+fn several_threads_make_plans_at_a_time() {
+    if library().is_none() {
+        return;
+    }
+    std::thread::scope(|s| {
+        for first in [1000, 1001, 1002, 1003] {
+            s.spawn(move || {
+                let Some(gpu) = library() else { return };
+                for n in (first..first + 400).step_by(4) {
+                    let size = [2, 2 * n + 1, 1];
+                    let case = Case {
+                        kind: Kind::Complex,
+                        size,
+                        p: Fft::new(),
+                        accumulate: false,
+                        dtype: DType::F32,
+                    };
+                    assert!(case.result(&*gpu).iter().all(|v| v.is_finite()), "{case:?}");
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn large_calls_take_the_library_by_themselves() {
     let Some(gpu) = library() else { return };

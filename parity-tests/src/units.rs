@@ -10,7 +10,7 @@ use std::sync::Arc;
 use trefoil::driver::Driver;
 use trefoil::spec::{Unit, all_kernels, all_units, expand};
 use trefoil::testing::{Call, MockDriver};
-use trefoil::{DType, Engine, MatrixCores};
+use trefoil::{Caps, DType, Engine, MatrixCores};
 
 use crate::cases::{KERNELS, Kernel};
 use crate::device::{Pattern, Placement};
@@ -43,6 +43,20 @@ pub fn serve(kernel: &Kernel) -> Result<Served, String> {
     (caps.matrix_cores, caps.warp_groups, caps.tensor_maps, caps.lane_exchange) =
         (Some(MatrixCores::Ptx), true, true, true);
     (caps.max_block, caps.shared_bytes) = (1024, 227 << 10);
+    let mut served = serve_on(kernel, caps.clone())?;
+    // Where all blocks run at a time a recurrence is one kernel; without, it meets those of a step.
+    if kernel.ops.iter().any(|op| op.starts_with("rnn")) {
+        caps.cooperative = true;
+        let at_once = serve_on(kernel, caps)?;
+        served.files.extend(at_once.files);
+        served.units.extend(at_once.units);
+        served.copies |= at_once.copies;
+    }
+    Ok(served)
+}
+
+/// The same on a device with these capabilities.
+fn serve_on(kernel: &Kernel, caps: Caps) -> Result<Served, String> {
     let driver = Arc::new(MockDriver::new(caps));
     let engine = Engine::new(driver.clone()).map_err(|e| e.to_string())?;
     let mut served = Served::default();

@@ -205,8 +205,8 @@ GK_FN void gk_conv_finish(const gk_conv* v, const gk_windows* a, float (*sums)[4
         }
         GK_BARRIER();
         /* A thread has the same places in every 16th row. */
-        GK_UNROLL for (int half = 0; half < 128 / rows; half++) {
-            int q = q0 + half * 128 + first + gk_lid() % 16 * 4, left = count - q < 4 ? count - q : 4, m = m0 + gk_lid() / 16;
+        GK_UNROLL for (int side = 0; side < 128 / rows; side++) {
+            int q = q0 + side * 128 + first + gk_lid() % 16 * 4, left = count - q < 4 ? count - q : 4, m = m0 + gk_lid() / 16;
             gk_place p = gk_place_of(q, a);
             gk_i64 to[4];
             GK_UNROLL for (int u = 0; u < 4; u++) {
@@ -217,7 +217,7 @@ GK_FN void gk_conv_finish(const gk_conv* v, const gk_windows* a, float (*sums)[4
             }
             if (left <= 0) continue;
             for (int line = gk_lid() / 16; line < rows && m < v->out.v[3]; line += 16, m += 16) {
-                gk_raw16 r = *(GK_LOCAL_PTR const gk_raw16*)(spill + (half * rows + line) * GK_CONV_PITCH + gk_lid() % 16 * 4);
+                gk_raw16 r = *(GK_LOCAL_PTR const gk_raw16*)(spill + (side * rows + line) * GK_CONV_PITCH + gk_lid() % 16 * 4);
                 gk_four x;
                 x.v[0] = gk_as_f32(r.x); x.v[1] = gk_as_f32(r.y); x.v[2] = gk_as_f32(r.z); x.v[3] = gk_as_f32(r.w);
                 gk_conv_store(x, to, left, v->wide, m, v->scale, v->bias, v->residual, v->y, v->z, v->accumulate, v->act, v->p);

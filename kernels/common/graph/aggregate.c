@@ -15,8 +15,8 @@
 #include "graph.h"
 
 /* GK_OP: gk_agg_any serves every message; gk_agg_copy, gk_agg_scaled and gk_agg_shared know at compile time that it is A, A times one number per edge
- * and row of A, or A divided by a degree, in whole vectors, of a sum or mean without anything added: their registers hold more edges at a time, and
- * more of them fit on the device. */
+ * and row of A, or A divided by a degree, in whole vectors, of a sum or mean to which nothing but a bias is added: their registers hold more edges at a
+ * time, and more of them fit on the device. */
 #define gk_agg_any_low_register 0
 #define gk_agg_copy_low_register 1
 #define gk_agg_scaled_low_register 2
@@ -281,7 +281,7 @@ GK_KERNEL(aggregate)(GK_IN(int, rowptr), GK_IN(int, met), GK_IN(int, col), GK_IN
 #if GK_GRAPH_LOW_REGISTER
     g.b = GK_GRAPH_LOW_REGISTER == 2 ? b : 0; g.b_full = 0; g.message = GK_GRAPH_LOW_REGISTER == 2 ? GK_TIMES_B : GK_PLAIN;
     g.degree = GK_GRAPH_LOW_REGISTER == 3 ? degree : 0; g.mask = 0;
-    own = 0; own_stat = 0; base = 0; bias = 0; act = 0;
+    own = 0; own_stat = 0; base = 0;
 #endif
     if (column >= (gk_u32)GK_COLUMNS) items = 0;
     for (gk_u32 item = GK_TEAM(lanes); item < items; item += GK_TEAMS(lanes)) {

@@ -164,6 +164,10 @@ fn transform_type(p: &VendorFftProblem) -> Type {
     }
 }
 
+/// Held while a plan is made or destroyed, by whatever driver object of the process: where two threads made plans at a time, the library (12.0) gave
+/// some of them `CUFFT_INTERNAL_ERROR`.
+static PLANNING: Mutex<()> = Mutex::new(());
+
 /// What was determined for a problem: a plan of the library, which ends with it.
 #[derive(Debug)]
 struct Plan {
@@ -189,6 +193,7 @@ impl Plan {
         let [mut n, mut read, mut written] = [p.n as i64; 3];
         let [from, to] = p.distance.map(|d| d as i64);
         let (stride, batch, mut bytes) = (p.stride as i64, p.batch as i64, 0);
+        let alone = lock(&PLANNING);
         // SAFETY: the plan is live; each list has one number, as one axis has; writes one number.
         let code = unsafe {
             (table.cufftMakePlanMany64)(
@@ -206,6 +211,7 @@ impl Plan {
                 &mut bytes,
             )
         };
+        drop(alone);
         check("cufftMakePlanMany64", code)?;
         // SAFETY: the plan is live; writes one number.
         check("cufftGetSize", unsafe { (table.cufftGetSize)(handle, &mut plan.workspace) })?;
@@ -252,6 +258,7 @@ impl Plan {
 
 impl Drop for Plan {
     fn drop(&mut self) {
+        let _alone = lock(&PLANNING);
         // SAFETY: made by `new`, destroyed once; the context is current wherever plans end.
         let code = unsafe { (self.table.cufftDestroy)(self.handle) };
         if code != 0 {

@@ -128,15 +128,10 @@ impl<'a> Aggregate<'a> {
 
     /// The unit that serves it: the general one, or one that knows the message (see `GK_LEAN`). `sums`: not a product.
     fn unit(&self, w: &NodePlan, sums: bool) -> &'static str {
-        let extras = [self.own, self.own_stat, self.mask.map(|m| m.0), self.base, self.bias];
+        let extras = [self.own, self.own_stat, self.mask.map(|m| m.0), self.base];
         // Those kernels hold the distance between rows, in bytes, in 32 bits.
         let near = self.inner * self.dtype.size() <= i32::MAX as usize;
-        let lean = near
-            && w.wide
-            && sums
-            && self.a.is_some()
-            && self.act.0 == 0
-            && extras.iter().all(Option::is_none);
+        let lean = near && w.wide && sums && self.a.is_some() && extras.iter().all(Option::is_none);
         match (self.kind, self.b, self.degree) {
             (Kind::Plain, None, None) if lean => AGGREGATES[1],
             (Kind::TimesB, Some(b), None) if lean && b.parts < self.columns() => AGGREGATES[2],
