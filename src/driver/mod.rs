@@ -184,6 +184,7 @@ pub(crate) fn refuse_maps(call: &'static str, args: &[Arg<'_>]) -> Result<()> {
 }
 
 /// Refuses a launch whose blocks must all run at a time, for drivers without such launches.
+#[cfg(any(feature = "driver-hip", feature = "driver-opencl"))]
 pub(crate) fn refuse_cooperative(call: &'static str, cfg: &LaunchConfig) -> Result<()> {
     match cfg.cooperative {
         true => Err(crate::error::GpuError::driver(call, 0, "the driver has no cooperative launches")),
