@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::Grid;
 use crate::engine::ops::rnn::persistent::{CellsBwd, SequenceBwd};
-use crate::engine::ops::rnn::plan::{Persistent, StepsPlan, StepsProblem};
+use crate::engine::ops::rnn::plan::{MOST_STEPS, Persistent, StepsPlan, StepsProblem};
 use crate::engine::ops::rnn::{part, part_mut};
 use crate::error::Result;
 use crate::layout::Layout;
@@ -270,7 +270,8 @@ impl Engine {
         }
         // Both factors of a step's product lie in scratch memory.
         let aligned = (h * dt.size()).is_multiple_of(16);
-        let problem = StepsProblem { cell, dtype: dt, batch: b, hidden: h, aligned, backward: true };
+        let long = s.steps > MOST_STEPS;
+        let problem = StepsProblem { cell, dtype: dt, batch: b, hidden: h, aligned, backward: true, long };
         let plan = if s.steps > 1 { self.plan("rnn_bwd", &problem)? } else { StepsPlan::Products };
         match plan.persistent() {
             Some(plan) => self.sweep_at_once(plan, cell, p, io, s, &w)?,

@@ -6,7 +6,7 @@ pub(super) mod persistent;
 pub(super) mod plan;
 
 use self::persistent::Sequence;
-use self::plan::{StepsPlan, StepsProblem};
+use self::plan::{MOST_STEPS, StepsPlan, StepsProblem};
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Ptr;
 use crate::dtype::DType;
@@ -146,7 +146,8 @@ impl Engine {
     /// How an LSTM of 64 rows of 512 in f32 runs.
     pub(crate) fn explain_rnn(&self, op: &'static str) -> Result<Choice> {
         let (cell, dtype, backward) = (RnnCell::Lstm, DType::F32, op == "rnn_bwd");
-        let p = StepsProblem { cell, dtype, batch: 64, hidden: 512, aligned: true, backward };
+        let (aligned, long) = (true, false);
+        let p = StepsProblem { cell, dtype, batch: 64, hidden: 512, aligned, backward, long };
         self.explain_problem(op, &p)
     }
 
@@ -344,7 +345,8 @@ impl RnnOps for Engine {
         let states = if io.h.is_some() { seen(&io.h) } else { io.h_0 };
         let aligned =
             (h * dt.size()).is_multiple_of(16) && [Some(w.w_hh), states].iter().flatten().all(aligned16);
-        let problem = StepsProblem { cell, dtype: dt, batch: b, hidden: h, aligned, backward: false };
+        let long = s.steps > MOST_STEPS;
+        let problem = StepsProblem { cell, dtype: dt, batch: b, hidden: h, aligned, backward: false, long };
         let plan = self.plan(OP, &problem)?;
         let whole = plan.grid();
         let hidden = self.states(dt, [b, h], io.h_0, io.h)?;

@@ -28,6 +28,9 @@ pub(crate) const TURN_STEP: usize = 32;
 /// Bytes that blocks may exchange: beyond what caches hold, products are faster.
 const MOST_EXCHANGED: usize = 64 << 20;
 
+/// Steps that one kernel counts: places of gates are multiples of four of them in 32 bits.
+pub(crate) const MOST_STEPS: usize = 1 << 28;
+
 /// Multiplications of a step from which on a product of its own and a further kernel are no slower than tiles of a step.
 const LARGE: usize = 1 << 29;
 /// Columns of a state from which on steps in tiles are faster than all steps in one kernel.
@@ -45,6 +48,8 @@ pub(crate) struct StepsProblem {
     /// Whether rows of states and weights are whole items of 16 bytes at multiples of 16 bytes.
     pub(crate) aligned: bool,
     pub(crate) backward: bool,
+    /// Whether there are more than [`MOST_STEPS`].
+    pub(crate) long: bool,
 }
 
 /// How they run.
@@ -144,6 +149,9 @@ impl StepsProblem {
         if !caps.cooperative || !caps.warp_groups {
             return Err("blocks cannot wait for each other on this device".into());
         }
+        if self.long {
+            return Err(format!("more than {MOST_STEPS} steps").into());
+        }
         let [wide, narrow] = PERSISTENT_COLUMNS.map(|columns| self.persistent_of(columns, caps));
         match (wide, narrow) {
             (Ok(a), Ok(b)) => Ok(if b.rows * b.columns < a.rows * a.columns { b } else { a }),
@@ -234,7 +242,7 @@ mod tests {
 
     fn problem(batch: usize, hidden: usize) -> StepsProblem {
         let (cell, dtype) = (RnnCell::Lstm, DType::F32);
-        StepsProblem { cell, dtype, batch, hidden, aligned: true, backward: false }
+        StepsProblem { cell, dtype, batch, hidden, aligned: true, backward: false, long: false }
     }
 
     fn hopper() -> Caps {
@@ -344,6 +352,7 @@ mod tests {
         for lacking in [Caps { cooperative: false, ..waiting() }, Caps { warp_groups: false, ..waiting() }] {
             assert!(why(p, &lacking).contains("wait for each other"));
         }
+        assert!(why(StepsProblem { long: true, ..p }, &caps).contains("268435456 steps"));
         assert!(why(problem(1, 4096), &caps).contains("more blocks"));
         assert!(
             why(problem(1, 1056), &Caps { shared_bytes: 64 << 10, ..waiting() }).contains("local memory")

@@ -2,7 +2,6 @@
 
 use trefoil::ops::activation::Activation;
 use trefoil_bench::{Case, random_edges};
-
 use trefoil_nn::layers::{GraphConvolutional, Sequential};
 use trefoil_nn::{Device, Graph, InitContext, Layer, Result, Tensor, Visitor};
 
