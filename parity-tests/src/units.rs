@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use trefoil::driver::Driver;
+use trefoil::prelude::InteropOps;
 use trefoil::spec::{Unit, all_kernels, all_units, expand};
 use trefoil::testing::{Call, MockDriver};
 use trefoil::{Caps, DType, Engine, MatrixCores};
@@ -43,22 +44,36 @@ pub fn serve(kernel: &Kernel) -> Result<Served, String> {
     (caps.matrix_cores, caps.warp_groups, caps.tensor_maps, caps.lane_exchange) =
         (Some(MatrixCores::Ptx), true, true, true);
     (caps.max_block, caps.shared_bytes) = (1024, 227 << 10);
-    let mut served = serve_on(kernel, caps.clone())?;
+    let mut served = serve_on(kernel, caps.clone(), None)?;
+    let any = |family: &str| kernel.ops.iter().any(|op| op.starts_with(family));
     // Where all blocks run at a time a recurrence is one kernel; without, it meets those of a step.
-    if kernel.ops.iter().any(|op| op.starts_with("rnn")) {
+    if any("rnn") {
         caps.cooperative = true;
-        let at_once = serve_on(kernel, caps)?;
-        served.files.extend(at_once.files);
-        served.units.extend(at_once.units);
-        served.copies |= at_once.copies;
+        served.join(serve_on(kernel, caps, None)?);
+    } else if any("conv") {
+        // Small cases fill no tile, so that no rule takes this variant for them.
+        served.join(serve_on(kernel, caps, Some("bf16x6"))?);
     }
     Ok(served)
 }
 
-/// The same on a device with these capabilities.
-fn serve_on(kernel: &Kernel, caps: Caps) -> Result<Served, String> {
+impl Served {
+    /// Adds what is compiled for another device, or by another variant.
+    fn join(&mut self, other: Served) {
+        self.files.extend(other.files);
+        self.units.extend(other.units);
+        self.copies |= other.copies;
+    }
+}
+
+/// The same on a device with these capabilities, by a variant where an operation has it.
+fn serve_on(kernel: &Kernel, caps: Caps, variant: Option<&'static str>) -> Result<Served, String> {
     let driver = Arc::new(MockDriver::new(caps));
     let engine = Engine::new(driver.clone()).map_err(|e| e.to_string())?;
+    if variant.is_some() {
+        // Operations without it stay as they are.
+        kernel.ops.iter().for_each(|op| drop(engine.pin_variant(op, variant)));
+    }
     let mut served = Served::default();
     let mut dtypes = kernel.dtypes.to_vec();
     let mut in_f64 = true;

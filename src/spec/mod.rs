@@ -122,6 +122,8 @@ pub const BLOCK: u32 = 256;
 pub(crate) const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::Bf16];
 /// f16, bf16.
 pub(crate) const HALVES: &[DType] = &[DType::F16, DType::Bf16];
+/// bf16: parts of f32 numbers.
+pub(crate) const BF16: &[DType] = &[DType::Bf16];
 /// f32, f16, bf16, f64.
 pub(crate) const FLOATS64: &[DType] = &[DType::F32, DType::F16, DType::Bf16, DType::F64];
 /// f32 and f64: 16-bit data is computed in f32.

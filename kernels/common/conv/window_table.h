@@ -55,27 +55,38 @@ GK_FN gk_four gk_run_zero(void)
     return r;
 }
 
+/* What a convolution adds and writes, in memory: gk_t, or float where a file defines GK_CONV_FLOAT. */
+#ifdef GK_CONV_FLOAT
+typedef float gk_result;
+#define gk_result_load(p, i) ((p)[i])
+#define gk_result_store(p, i, v) ((p)[i] = (v))
+#else
+typedef gk_t gk_result;
+#define gk_result_load(p, i) gk_load(p, i)
+#define gk_result_store(p, i, v) gk_store(p, i, v)
+#endif
+
 /* y[at[u]] = act(scale * v[u] + bias + residual[at[u]]) (+ y[at[u]]) for the first `have` values, all of channel `ch`; z gets the value before act.
  * `wide`: four neighbours from a place that is aligned for them. */
-GK_FN void gk_conv_store(gk_four v, const gk_i64 at[4], int have, int wide, gk_i64 ch, GK_GLOBAL const gk_t* scale, GK_GLOBAL const gk_t* bias,
-                         GK_GLOBAL const gk_t* residual, GK_GLOBAL gk_t* y, GK_GLOBAL gk_t* z, int accumulate, int act, gk_f p)
+GK_FN void gk_conv_store(gk_four v, const gk_i64 at[4], int have, int wide, gk_i64 ch, GK_GLOBAL const gk_result* scale, GK_GLOBAL const gk_result* bias,
+                         GK_GLOBAL const gk_result* residual, GK_GLOBAL gk_result* y, GK_GLOBAL gk_result* z, int accumulate, int act, gk_f p)
 {
-    gk_f s = scale ? gk_load(scale, ch) : GK_R(1.0), b = bias ? gk_load(bias, ch) : GK_R(0.0);
+    gk_f s = scale ? gk_result_load(scale, ch) : GK_R(1.0), b = bias ? gk_result_load(bias, ch) : GK_R(0.0);
     GK_UNROLL for (int u = 0; u < 4; u++) v.v[u] = s * v.v[u] + b;
     if (residual) {
         GK_UNROLL for (int u = 0; u < 4; u++)
-            if (u < have) v.v[u] += gk_load(residual, at[u]);
+            if (u < have) v.v[u] += gk_result_load(residual, at[u]);
     }
     if (z) {
         GK_UNROLL for (int u = 0; u < 4; u++)
-            if (u < have) gk_store(z, at[u], v.v[u]);
+            if (u < have) gk_result_store(z, at[u], v.v[u]);
     }
     v = gk_activate(act, v, p);
     if (accumulate) {
         GK_UNROLL for (int u = 0; u < 4; u++)
-            if (u < have) v.v[u] += gk_load(y, at[u]);
+            if (u < have) v.v[u] += gk_result_load(y, at[u]);
     }
-#if GK_DTYPE == GK_F32
+#if GK_DTYPE == GK_F32 || defined(GK_CONV_FLOAT)
     if (wide && have >= 4) {
         gk_store16((GK_GLOBAL void*)(y + at[0]), gk_make16(gk_as_u32(v.v[0]), gk_as_u32(v.v[1]), gk_as_u32(v.v[2]), gk_as_u32(v.v[3])));
         return;
@@ -89,5 +100,5 @@ GK_FN void gk_conv_store(gk_four v, const gk_i64 at[4], int have, int wide, gk_i
     }
 #endif
     GK_UNROLL for (int u = 0; u < 4; u++)
-        if (u < have) gk_store(y, at[u], v.v[u]);
+        if (u < have) gk_result_store(y, at[u], v.v[u]);
 }

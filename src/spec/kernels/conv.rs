@@ -1,7 +1,7 @@
 //! Kernels of `kernels/common/conv`.
 // Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
 
-use crate::spec::{FLOATS, FLOATS64, HALVES, kernel_args, kernel_table};
+use crate::spec::{BF16, FLOATS, FLOATS64, HALVES, kernel_args, kernel_table};
 
 kernel_args! {
     /// Arguments of `causal_conv`.
@@ -374,6 +374,78 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `conv_parts_last`, `conv_parts_few`.
+    ConvPartsLastArgs {
+        x: In("float"),
+        parts: Out("gk_t"),
+        r: I32,
+        places: I32,
+        channels: I32,
+        images: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `conv_parts`.
+    ConvPartsArgs {
+        x: In("float"),
+        parts: Out("gk_t"),
+        n: I64,
+        pitch: I64,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `conv_parts_weights`.
+    ConvPartsWeightsArgs {
+        w: In("float"),
+        wt: Out("gk_t"),
+        n: I64,
+        rows: I32,
+        r: I32,
+        channels: I32,
+        taps: I32,
+        back: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `conv_bf16x6`.
+    ConvBf16x6Args {
+        x: In("gk_t"),
+        wt: In("gk_t"),
+        scale: In("float"),
+        bias: In("float"),
+        residual: In("float"),
+        y: Out("float"),
+        z: Out("float"),
+        map: Dims,
+        out: Dims,
+        win: Dims,
+        geo: Dims,
+        back: I32,
+        wide: I32,
+        accumulate: I32,
+        act: I32,
+        q_act: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `conv_bf16x6_weight`.
+    ConvBf16x6WeightArgs {
+        x: In("gk_t"),
+        dy: In("gk_t"),
+        part: Out("float"),
+        map: Dims,
+        out: Dims,
+        win: Dims,
+        geo: Dims,
+        size: Dims,
+    }
+}
+
+kernel_args! {
     /// Arguments of `conv_weight128`, `conv_weight64`.
     ConvWeightArgs {
         x: In("gk_t"),
@@ -429,6 +501,12 @@ kernel_table! {
     CONV_MATRIX64: ConvMatrixArgs = "conv/matrix.c" "conv_matrix64" [(HALVES, &[])];
     CONV_MATRIX_WEIGHTS: ConvMatrixWeightsArgs = "conv/matrix.c" "conv_matrix_weights" [(HALVES, &[])];
     CONV_MATRIX_WEIGHT: ConvMatrixWeightArgs = "conv/matrix.c" "conv_matrix_weight" [(HALVES, &[])];
+    CONV_PARTS_LAST: ConvPartsLastArgs = "conv/matrix_bf16x6.c" "conv_parts_last" [(BF16, &[])];
+    CONV_PARTS_FEW: ConvPartsLastArgs = "conv/matrix_bf16x6.c" "conv_parts_few" [(BF16, &[])];
+    CONV_PARTS: ConvPartsArgs = "conv/matrix_bf16x6.c" "conv_parts" [(BF16, &[])];
+    CONV_PARTS_WEIGHTS: ConvPartsWeightsArgs = "conv/matrix_bf16x6.c" "conv_parts_weights" [(BF16, &[])];
+    CONV_BF16X6: ConvBf16x6Args = "conv/matrix_bf16x6.c" "conv_bf16x6" [(BF16, &[])];
+    CONV_BF16X6_WEIGHT: ConvBf16x6WeightArgs = "conv/matrix_bf16x6.c" "conv_bf16x6_weight" [(BF16, &[])];
     CONV_WEIGHT128: ConvWeightArgs = "conv/weight.c" "conv_weight128" [(FLOATS, &[])];
     CONV_WEIGHT64: ConvWeightArgs = "conv/weight.c" "conv_weight64" [(FLOATS64, &[])];
     CONV_COMBINE: ConvCombineArgs = "conv/weight.c" "conv_combine" [(FLOATS64, &[])];

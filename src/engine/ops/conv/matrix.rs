@@ -1,9 +1,10 @@
-//! Convolutions of 16-bit types on matrix cores: x with its channels last, weights by tap, and the implicit products of both.
+//! Convolutions on matrix cores: x with its channels last, weights by tap, and the implicit products of both. Operands of f32 are in three parts in bf16.
 
 use super::Gathered;
-use super::plan::{ITEM, MATRIX_SIDE, matrix_local};
+use super::plan::matrix::{ITEM, MatrixTile};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::DimsArg;
+use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, aligned16, dims};
 use crate::error::Result;
@@ -12,6 +13,10 @@ use crate::ops::gemm::fused_act;
 use crate::ops::shape::ShapeOps;
 use crate::spec::kernels::conv::*;
 
+/// Side of the tiles in which f32 is copied to parts, and channels up to which it is copied by place.
+const PARTS_SIDE: usize = 64;
+const FEW_CHANNELS: usize = 16;
+
 /// x [N, D, H, W, C], packed, with zeros up to a multiple of eight channels; what `map` says of it.
 struct ChannelsLast {
     x: Buffer,
@@ -19,9 +24,27 @@ struct ChannelsLast {
 }
 
 impl Engine {
-    /// A copy of x [N, channels, map] with its channels last.
+    /// A copy of x [N, channels, map] with its channels last; of f32 in three parts, one behind the other.
     fn channels_last(&self, x: &View<'_>, [n, r]: [usize; 2], map: [usize; 3]) -> Result<ChannelsLast> {
         let (channels, plane) = (r.next_multiple_of(ITEM), map.iter().product::<usize>());
+        if x.dtype() == DType::F32 {
+            let parts = self.scratch(DType::Bf16, 3 * n * plane * channels)?;
+            let args = ConvPartsLastArgs {
+                x: self.arg_in(x),
+                parts: self.arg_in(&parts.view()),
+                r: r as i32,
+                places: plane as i32,
+                channels: channels as i32,
+                images: n as i32,
+            };
+            let tiles = n * plane.div_ceil(PARTS_SIDE) * channels.div_ceil(PARTS_SIDE);
+            let (kernel, grid) = match channels <= FEW_CHANNELS {
+                true => (&CONV_PARTS_FEW, Grid::Stride(n * plane * channels / ITEM)),
+                false => (&CONV_PARTS_LAST, Grid::Blocks([tiles, 1, 1])),
+            };
+            self.launch(kernel, DType::Bf16, "", grid, &args)?;
+            return Ok(ChannelsLast { x: parts, channels });
+        }
         let copy = self.scratch(x.dtype(), n * plane * channels)?;
         if channels > r {
             self.fill(0.0, copy.alias_mut())?;
@@ -33,13 +56,12 @@ impl Engine {
         Ok(ChannelsLast { x: copy, channels })
     }
 
-    /// A convolution or its adjoint; `rows` of a tile are 128 or 64.
-    pub(super) fn conv_matrix(&self, q: &Gathered<'_>, rows: usize) -> Result<()> {
-        let (p, s, dtype) = (&q.p, &q.p.s, q.p.dtype);
-        let ((m, r), (from, to)) = (p.channels(), p.maps());
-        let ChannelsLast { x, channels } = self.channels_last(&q.x, [s.n, r], from)?;
-        let n = m * s.taps() * channels;
-        let wt = self.scratch(dtype, n)?;
+    /// The weights [rows, taps, channels]; of f32 in three parts, one behind the other.
+    fn matrix_weights(&self, q: &Gathered<'_>, channels: usize) -> Result<Buffer> {
+        let (p, (m, r), taps) = (&q.p, q.p.channels(), q.p.s.taps());
+        let parts = p.dtype == DType::F32;
+        let (n, dtype) = (m * taps * channels, if parts { DType::Bf16 } else { p.dtype });
+        let wt = self.scratch(dtype, if parts { 3 * n } else { n })?;
         let args = ConvMatrixWeightsArgs {
             w: self.arg_in(&q.w),
             wt: self.arg_in(&wt.view()),
@@ -47,14 +69,28 @@ impl Engine {
             rows: m as i32,
             r: r as i32,
             channels: channels as i32,
-            taps: s.taps() as i32,
+            taps: taps as i32,
             back: i32::from(p.back),
         };
-        self.launch(&CONV_MATRIX_WEIGHTS, dtype, "", Grid::Stride(n), &args)?;
+        if parts {
+            let ConvMatrixWeightsArgs { w, wt, n, rows, r, channels, taps, back } = args;
+            let args = ConvPartsWeightsArgs { w, wt, n, rows, r, channels, taps, back };
+            self.launch(&CONV_PARTS_WEIGHTS, dtype, "", Grid::Stride(n as usize), &args)?;
+        } else {
+            self.launch(&CONV_MATRIX_WEIGHTS, dtype, "", Grid::Stride(n), &args)?;
+        }
+        Ok(wt)
+    }
 
+    /// A convolution or its adjoint.
+    pub(super) fn conv_matrix(&self, q: &Gathered<'_>, tile: MatrixTile) -> Result<()> {
+        let (p, s, dtype) = (&q.p, &q.p.s, q.p.dtype);
+        let ((m, r), (from, to)) = (p.channels(), p.maps());
+        let ChannelsLast { x, channels } = self.channels_last(&q.x, [s.n, r], from)?;
+        let wt = self.matrix_weights(q, channels)?;
         let (y, z) = (q.y.as_view(), q.z.as_ref().map(ViewMut::as_view));
         let plane = to.iter().product::<usize>();
-        let (row_tiles, places) = (m.div_ceil(rows), MATRIX_SIDE * MATRIX_SIDE / rows);
+        let [rows, places] = tile.size();
         // Places of an adjoint whose windows meet x in the same taps: those of a phase, one for each step of the strides.
         let (phases, tiles) = (p.phases().iter().product::<usize>(), p.columns().div_ceil(places));
         let (act, slope) = fused_act("conv", q.act)?;
@@ -67,7 +103,7 @@ impl Engine {
             y: self.arg_in(&y),
             z: self.arg_opt(z.as_ref()),
             map: dims(from.into_iter().chain([channels, s.n])),
-            out: dims(to.into_iter().chain([m, row_tiles, tiles])),
+            out: dims(to.into_iter().chain([m, m.div_ceil(rows), tiles])),
             win: window(s),
             geo: geometry(s),
             back: i32::from(p.back),
@@ -76,56 +112,108 @@ impl Engine {
             act,
             q_act: slope,
         };
-        let blocks = row_tiles * tiles * phases;
-        let kernel = if rows == MATRIX_SIDE { &CONV_MATRIX128 } else { &CONV_MATRIX64 };
-        let local = matrix_local(rows, self.device_caps());
-        self.launch(kernel, dtype, "", Grid::BlocksWithLocal([blocks, 1, 1], local), &args)
+        let blocks = [m.div_ceil(rows) * tiles * phases, 1, 1];
+        let grid = Grid::BlocksWithLocal(blocks, tile.local(self.device_caps()));
+        match tile {
+            MatrixTile::Square128 => self.launch(&CONV_MATRIX128, dtype, "", grid, &args),
+            MatrixTile::Wide64 => self.launch(&CONV_MATRIX64, dtype, "", grid, &args),
+            MatrixTile::Bf16x6 => {
+                let ConvMatrixArgs { x, wt, scale, bias, residual, y, z, map, out, .. } = args;
+                let ConvMatrixArgs { win, geo, back, wide, accumulate, act, q_act, .. } = args;
+                let args = ConvBf16x6Args {
+                    x,
+                    wt,
+                    scale,
+                    bias,
+                    residual,
+                    y,
+                    z,
+                    map,
+                    out,
+                    win,
+                    geo,
+                    back,
+                    wide,
+                    accumulate,
+                    act,
+                    q_act,
+                };
+                self.launch(&CONV_BF16X6, DType::Bf16, "", grid, &args)
+            }
+        }
     }
 
     /// dw (+)= sums of dy * x, over `splits` runs of `per` places.
     pub(super) fn conv_matrix_weight(
         &self,
         s: &ConvShape,
-        [splits, per]: [usize; 2],
+        (tile, [splits, per]): (MatrixTile, [usize; 2]),
         [x, dy]: [View<'_>; 2],
         g: GradMut<'_>,
     ) -> Result<()> {
-        let (dtype, plane) = (x.dtype(), s.out_plane());
+        let dtype = x.dtype();
         let ChannelsLast { x, channels } = self.channels_last(&x, [s.n, s.ci], s.input)?;
-        // Chunks of dy lie in one image, or in a row of all images.
-        let joined = !plane.is_multiple_of(ITEM) || !aligned16(&dy);
-        let pitch = (s.n * plane).next_multiple_of(ITEM);
-        let copy = joined.then(|| self.scratch(dtype, s.co * pitch)).transpose()?;
-        if let Some(copy) = &copy {
-            let to = copy.alias_mut().reshape(&[s.co, pitch])?.map("dy", |l| l.narrow(1, 0, s.n * plane))?;
-            if pitch > s.n * plane {
-                self.fill(0.0, copy.alias_mut())?;
-            }
-            let to = to.map("dy", |l| l.reshape(&[s.co, s.n, plane]))?;
-            let from = dy.reshape(&[s.n, s.co, plane])?.map("dy", |l| l.transpose(0, 1))?;
-            self.strided_copy(from, to.into())?;
-        }
-        let (line, image, run) = if joined { (pitch, 0, pitch) } else { (plane, s.co * plane, plane) };
-        let dy = copy.as_ref().map_or(dy, Buffer::view);
+        let (joined, rows) = self.rows_of_dy(s, &dy)?;
+        let dy = joined.as_ref().map_or(dy, Buffer::view);
+        let parts = (dtype == DType::F32).then(|| self.parts_of(&dy)).transpose()?;
         let part = self.scratch(dtype.accumulator(), splits * g.out.numel())?;
-        let (row_tiles, column_tiles) =
-            (s.co.div_ceil(MATRIX_SIDE), (s.taps() * channels).div_ceil(MATRIX_SIDE));
+        let [high, wide] = tile.size();
+        let (row_tiles, column_tiles) = (s.co.div_ceil(high), (s.taps() * channels).div_ceil(wide));
         let args = ConvMatrixWeightArgs {
             x: self.arg_in(&x.view()),
-            dy: self.arg_in(&dy),
+            dy: self.arg_in(&parts.as_ref().map_or(dy, Buffer::view)),
             part: self.arg_in(&part.view()),
             map: dims(s.input.into_iter().chain([channels, s.n])),
             out: dims(s.output.into_iter().chain([s.co, row_tiles])),
             win: window(s),
             geo: geometry(s),
-            size: dims([column_tiles, per, s.ci, run, line, image]),
+            size: dims(
+                [column_tiles, per, s.ci].into_iter().chain(rows).chain([dy.numel().next_multiple_of(ITEM)]),
+            ),
         };
-        let grid = Grid::BlocksWithLocal(
-            [row_tiles * column_tiles * splits, 1, 1],
-            matrix_local(MATRIX_SIDE, self.device_caps()),
-        );
-        self.launch(&CONV_MATRIX_WEIGHT, dtype, "", grid, &args)?;
+        let blocks = [row_tiles * column_tiles * splits, 1, 1];
+        let grid = Grid::BlocksWithLocal(blocks, tile.local(self.device_caps()));
+        if tile == MatrixTile::Bf16x6 {
+            let ConvMatrixWeightArgs { x, dy, part, map, out, win, geo, size } = args;
+            let args = ConvBf16x6WeightArgs { x, dy, part, map, out, win, geo, size };
+            self.launch(&CONV_BF16X6_WEIGHT, DType::Bf16, "", grid, &args)?;
+        } else {
+            self.launch(&CONV_MATRIX_WEIGHT, dtype, "", grid, &args)?;
+        }
         self.conv_join(&g, Some(&part.view()), splits)
+    }
+
+    /// dy as rows of places of which chunks lie in one image, or in a row of all images, which is a copy; places of a run, and elements from row to row and
+    /// from image to image.
+    fn rows_of_dy(&self, s: &ConvShape, dy: &View<'_>) -> Result<(Option<Buffer>, [usize; 3])> {
+        let plane = s.out_plane();
+        if plane.is_multiple_of(ITEM) && aligned16(dy) {
+            return Ok((None, [plane, plane, s.co * plane]));
+        }
+        let pitch = (s.n * plane).next_multiple_of(ITEM);
+        let copy = self.scratch(dy.dtype(), s.co * pitch)?;
+        let to = copy.alias_mut().reshape(&[s.co, pitch])?.map("dy", |l| l.narrow(1, 0, s.n * plane))?;
+        if pitch > s.n * plane {
+            self.fill(0.0, copy.alias_mut())?;
+        }
+        let to = to.map("dy", |l| l.reshape(&[s.co, s.n, plane]))?;
+        let from = dy.reshape(&[s.n, s.co, plane])?.map("dy", |l| l.transpose(0, 1))?;
+        self.strided_copy(from, to.into())?;
+        Ok((Some(copy), [pitch, pitch, 0]))
+    }
+
+    /// Three parts of f32 numbers that lie behind each other, each a multiple of [`ITEM`] numbers long.
+    fn parts_of(&self, x: &View<'_>) -> Result<Buffer> {
+        let pitch = x.numel().next_multiple_of(ITEM);
+        let parts = self.scratch(DType::Bf16, 3 * pitch)?;
+        let args = ConvPartsArgs {
+            x: self.arg_in(x),
+            parts: self.arg_in(&parts.view()),
+            n: x.numel() as i64,
+            pitch: pitch as i64,
+        };
+        self.launch(&CONV_PARTS, DType::Bf16, "", Grid::Stride(pitch / ITEM), &args)?;
+        Ok(parts)
     }
 }
 

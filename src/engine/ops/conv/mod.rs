@@ -55,6 +55,7 @@ impl<'a> Gathered<'a> {
                 back,
                 dtype: io.x.dtype(),
                 last: false,
+                tf32: p.precision == Precision::Tf32,
                 vendor: Library::unasked("the portable kernels are asked"),
             },
             x: io.x,
@@ -144,10 +145,13 @@ impl Engine {
         };
         let (back, dtype) = (op == "conv_transpose", DType::F32);
         let pass = if back { ConvPass::Input } else { ConvPass::Forward };
-        let want =
-            Wanted { s, pass, dtype, tf32: false, aligned: true, last: false, epilogue: false, own: None };
+        let tf32 = false;
+        let mut problem = ConvProblem { s, back, dtype, last: false, tf32, vendor: Library::unasked("") };
+        let own = problem.own(self.device_caps());
+        let want = Wanted { s, pass, dtype, tf32, aligned: true, last: false, epilogue: false, own };
         let vendor = self.conv_vendor(op, &want);
-        self.explain_problem(op, &ConvProblem { s, back, dtype, last: false, vendor: self.offered(&vendor) })
+        problem.vendor = self.offered(&vendor);
+        self.explain_problem(op, &problem)
     }
 
     /// Computes a product whose operands are checked.
@@ -158,7 +162,7 @@ impl Engine {
 
     /// Computes a product whose operands are all channels last, or all contiguous.
     fn gathered_in_format(&self, op: &'static str, q: Gathered<'_>) -> Result<()> {
-        let vendor = self.conv_vendor(op, &q.wanted());
+        let vendor = self.conv_vendor(op, &q.wanted(self.device_caps()));
         let problem = ConvProblem { vendor: self.offered(&vendor), ..q.p };
         let plan = self.plan_with(op, &problem, (q.precision, q.plain()))?;
         match (plan, vendor) {
@@ -179,7 +183,7 @@ impl Engine {
             ConvPlan::Vendor => self.portable_gathered(q),
             ConvPlan::Pointwise if q.p.last => self.pointwise_channels_last(q),
             plan if q.p.last => self.in_format(q, false, |q| self.gathered_by(op, plan, q)),
-            ConvPlan::Matrix(rows) => self.conv_matrix(&q, rows),
+            ConvPlan::Matrix(tile) => self.conv_matrix(&q, tile),
             ConvPlan::Pointwise => self.pointwise(q),
             ConvPlan::Tiles { tile, parts } => self.conv_tiles(&q, tile, parts),
             direct => self.direct(op, &q, direct),
@@ -434,16 +438,17 @@ impl Engine {
         views: [&View<'_>; 3],
     ) -> Result<WeightWay> {
         let (dtype, last) = (views[0].dtype(), channels_last(views[..2].iter().copied()));
-        let mut problem = WeightProblem { s, dtype, last, vendor: Library::unasked("") };
+        let tf32 = p.precision == Precision::Tf32;
+        let mut problem = WeightProblem { s, dtype, last, tf32, vendor: Library::unasked("") };
         let want = Wanted {
             s,
             pass: ConvPass::Weight,
             dtype,
-            tf32: p.precision == Precision::Tf32,
+            tf32,
             aligned: views.into_iter().all(aligned16),
             last,
             epilogue: false,
-            own: problem.own(),
+            own: problem.own(self.device_caps()),
         };
         let vendor = self.conv_vendor(op, &want);
         problem.vendor = self.offered(&vendor);

@@ -8,7 +8,7 @@ use super::plan::{CUDNN, Library, MIOPEN};
 use crate::backend::BackendExt;
 use crate::buffer::{Buffer, GradMut, View};
 use crate::cpu::{HostElement, with_dtype};
-use crate::device::BackendKind;
+use crate::device::{BackendKind, Caps};
 use crate::driver::{ConvPass, ConvTensor, VendorConv, VendorConvProblem};
 use crate::dtype::DType;
 use crate::engine::Engine;
@@ -103,17 +103,17 @@ const PADDED: usize = 8;
 
 impl<'a> Gathered<'a> {
     /// The problem of a library that this one is.
-    pub(super) fn wanted(&self) -> Wanted {
+    pub(super) fn wanted(&self, caps: &Caps) -> Wanted {
         let p = &self.p;
         Wanted {
             s: p.s,
             pass: if p.back { ConvPass::Input } else { ConvPass::Forward },
             dtype: p.dtype,
-            tf32: self.precision == Precision::Tf32,
+            tf32: p.tf32,
             aligned: [&self.x, &self.w, &self.y.as_view()].into_iter().all(aligned16),
             last: p.last,
             epilogue: !self.plain(),
-            own: p.own(),
+            own: p.own(caps),
         }
     }
 
@@ -297,8 +297,9 @@ impl Engine {
             self.dnn_call(lib, p, [&room.view().map("x", |_| Ok(layout))?, &all, &dy])?;
             return self.strided_copy(all.map("dw", |l| l.narrow(1, 0, s.ci))?, g);
         }
-        let own = WeightProblem { s: *s, dtype: p.dtype, last: false, vendor: Library::unasked("") }
-            .best(self.device_caps());
+        let own =
+            WeightProblem { s: *s, dtype: p.dtype, last: false, tf32: p.tf32, vendor: Library::unasked("") }
+                .best(self.device_caps());
         let theirs = || -> Result<()> {
             let room = self.scratch(p.dtype, dw.numel())?;
             self.dnn_call(lib, p, [&x, &room.view(), &dy])
@@ -360,7 +361,7 @@ impl Engine {
         let got = read()?;
         let (from, back) = if pass == ConvPass::Input { (&y, true) } else { (&x, false) };
         if pass == ConvPass::Weight {
-            let plan = WeightProblem { s, dtype, last: false, vendor: Library::unasked("") }
+            let plan = WeightProblem { s, dtype, last: false, tf32: like.tf32, vendor: Library::unasked("") }
                 .best(self.device_caps());
             self.weight_gradient("conv_bwd", plan, &s, [x.view(), y.view()], out.alias_mut().into())?;
         } else {

@@ -42,10 +42,12 @@ impl Engine {
         match plan {
             WeightPlan::Vendor | WeightPlan::Pointwise => {
                 let vendor = Library::unasked("the portable kernels are asked");
-                let problem = WeightProblem { s: *s, dtype: x.dtype(), last: false, vendor };
+                let problem = WeightProblem { s: *s, dtype: x.dtype(), last: false, tf32: false, vendor };
                 self.weight_gradient(op, problem.best(self.device_caps()), s, [x, dy], g)
             }
-            WeightPlan::Matrix { splits, per } => self.conv_matrix_weight(s, [splits, per], [x, dy], g),
+            WeightPlan::Matrix { tile, splits, per } => {
+                self.conv_matrix_weight(s, (tile, [splits, per]), [x, dy], g)
+            }
             WeightPlan::Tiles { side, splits, per } => self.weight_tiles(s, side, [splits, per], [x, dy], g),
             WeightPlan::Depthwise { items, splits, per } => {
                 self.conv_extents(op, s)?;

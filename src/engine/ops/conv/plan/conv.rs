@@ -1,9 +1,10 @@
 //! How convolutions and their adjoints run.
 
+use super::matrix::{ITEM, MatrixTile, SHARE_BESIDE_VENDOR, Work};
 use super::{
-    AUTO, COUNT, CUDNN, Depthwise, FEW_CHANNELS, Library, MATRIX, MATRIX_SIDE, MIOPEN, NEAR, POINTWISE,
-    SPLIT_K, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128, Tile, VARIANTS, matrix_fits,
-    matrix_local, pointwise, reach, units,
+    AUTO, BF16X6, COUNT, CUDNN, Depthwise, FASTER_ON_MATRIX_CORES, FEW_CHANNELS, Library, MATRIX, MIOPEN,
+    NEAR, POINTWISE, SPLIT_K, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128, Tile, VARIANTS,
+    pointwise, reach, units,
 };
 use crate::device::Caps;
 use crate::dtype::DType;
@@ -22,6 +23,8 @@ pub(crate) struct ConvProblem<'a> {
     pub(crate) dtype: DType,
     /// Whether all operands are channels last; else all are contiguous.
     pub(crate) last: bool,
+    /// Whether the caller lets operands in f32 be rounded to TF32.
+    pub(crate) tf32: bool,
     /// What the vendor's library says to it.
     pub(crate) vendor: Library<'a>,
 }
@@ -31,8 +34,8 @@ pub(crate) struct ConvProblem<'a> {
 pub(crate) enum ConvPlan {
     /// By the vendor's library.
     Vendor,
-    /// On matrix cores, in tiles of that many rows.
-    Matrix(usize),
+    /// On matrix cores, in tiles of that kind.
+    Matrix(MatrixTile),
     /// A matrix product with every image, or with the elements of all images where channels are last.
     Pointwise,
     /// Tiles of the product of weights and columns, and parts of k.
@@ -134,16 +137,34 @@ impl ConvProblem<'_> {
 
     /// Tiles of few rows and many places where there are few rows.
     fn matrix(&self, caps: &Caps) -> ConvPlan {
-        let narrow = self.channels().0 <= 64 && matrix_local(64, caps) <= caps.shared_bytes as usize;
-        ConvPlan::Matrix(if narrow { 64 } else { MATRIX_SIDE })
+        let narrow = self.channels().0 <= 64 && MatrixTile::Wide64.local(caps) <= caps.shared_bytes as usize;
+        ConvPlan::Matrix(if narrow { MatrixTile::Wide64 } else { MatrixTile::Square128 })
+    }
+
+    /// Whether the kernels for matrix cores that have tiles of that kind take it.
+    fn fits_matrix(&self, tile: MatrixTile, caps: &Caps) -> Result<(), Reason> {
+        self.few_phases()?;
+        tile.fits(&self.s, self.dtype, caps)
+    }
+
+    /// The share of six products in bf16 that counts.
+    fn share(&self, caps: &Caps) -> f64 {
+        let (s, (m, r), copies) = (&self.s, self.channels(), self.phases().iter().product::<usize>());
+        let terms = (r.next_multiple_of(ITEM) * s.taps()).div_ceil(copies.max(1));
+        let products = [m, r, s.taps(), s.n, s.out_plane()].iter().map(|&n| n as f64).product();
+        MatrixTile::Bf16x6.share(&Work { rows: m, columns: self.columns(), copies, terms, products }, caps)
     }
 
     /// Why the kernels of this library come before the vendor's.
-    pub(in crate::engine::ops::conv) fn own(&self) -> Option<&'static str> {
+    pub(in crate::engine::ops::conv) fn own(&self, caps: &Caps) -> Option<&'static str> {
         let (m, r) = self.channels();
+        let parts = || self.fits_matrix(MatrixTile::Bf16x6, caps).is_ok();
         match () {
             () if self.s.groups > 1 && m <= 4 && r <= 4 => Some(FEW_CHANNELS),
             () if self.product() => Some(POINTWISE),
+            () if !self.tf32 && parts() && self.share(caps) >= SHARE_BESIDE_VENDOR => {
+                Some(FASTER_ON_MATRIX_CORES)
+            }
             () => None,
         }
     }
@@ -179,10 +200,10 @@ impl Problem for ConvProblem<'_> {
         };
         match variant {
             CUDNN | MIOPEN => self.vendor.takes(variant).map(|()| ConvPlan::Vendor),
-            MATRIX => {
-                self.few_phases()?;
-                matrix_fits(&self.s, self.dtype, caps).map(|()| self.matrix(caps))
+            BF16X6 => {
+                self.fits_matrix(MatrixTile::Bf16x6, caps).map(|()| ConvPlan::Matrix(MatrixTile::Bf16x6))
             }
+            MATRIX => self.fits_matrix(MatrixTile::Square128, caps).map(|()| self.matrix(caps)),
             AUTO => Ok(self.best(caps)),
             TILE_128 => large(Tile::Square128),
             TILE_64 => tiles(Tile::Square64, 1),
@@ -201,6 +222,10 @@ impl Problem for ConvProblem<'_> {
         // the gradient of images of a 7 x 7 window with strides of 2 took 1.8 ms on an H100, some nine on portable kernels.
         let strided = self.back && self.s.stride != [1; 3];
         let full = m >= 16 && r * taps >= 64 || strided && r * taps >= 1024;
-        variant != MATRIX || (caps.matrix_cores.is_some() && !pointwise(&self.s) && full)
+        match variant {
+            BF16X6 => !self.product() && self.vendor.loses(self.tf32, self.share(caps)),
+            MATRIX => caps.matrix_cores.is_some() && !pointwise(&self.s) && full,
+            _ => true,
+        }
     }
 }

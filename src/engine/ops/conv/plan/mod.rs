@@ -1,13 +1,13 @@
 //! How convolutions, their adjoints and their weight gradients run.
 
 pub(super) mod conv;
+pub(super) mod matrix;
 #[cfg(test)]
 mod tests;
 pub(super) mod weight;
 
 use self::conv::ConvProblem;
 use crate::device::Caps;
-use crate::dtype::DType;
 use crate::engine::plan::{PORTABLE, Reason, Variant};
 use crate::ops::conv::ConvShape;
 
@@ -24,6 +24,7 @@ const SOURCE: &str = "kernels/common/conv/conv.c, weight.c";
 
 /// The variants of all products of the family. The portable one takes the best of those after it, and a matrix product where the convolution is one.
 const VARIANTS: &[Variant] = &[
+    Variant { name: "bf16x6", source: "kernels/common/conv/matrix_bf16x6.c" },
     Variant { name: "cudnn", source: "vendor library" },
     Variant { name: "miopen", source: "vendor library" },
     Variant { name: "matrix_cores", source: "kernels/common/conv/matrix.c" },
@@ -37,18 +38,20 @@ const VARIANTS: &[Variant] = &[
     Variant { name: "direct", source: "kernels/common/conv/direct.c" },
 ];
 
+/// Number of the variant that multiplies f32 in bf16, six times.
+const BF16X6: usize = 0;
 /// Number of the variant by cuDNN, or by the library of a driver that is not this crate's.
-pub(super) const CUDNN: usize = 0;
+pub(super) const CUDNN: usize = 1;
 /// Number of the variant by MIOpen.
-pub(super) const MIOPEN: usize = 1;
-const MATRIX: usize = 2;
-const AUTO: usize = 3;
-const TILE_128: usize = 4;
-const TILE_64: usize = 5;
-const TILE_64X256: usize = 6;
-const TILE_32X256: usize = 7;
-const TILE_16X256: usize = 8;
-const SPLIT_K: usize = 9;
+pub(super) const MIOPEN: usize = 2;
+const MATRIX: usize = 3;
+const AUTO: usize = 4;
+const TILE_128: usize = 5;
+const TILE_64: usize = 6;
+const TILE_64X256: usize = 7;
+const TILE_32X256: usize = 8;
+const TILE_16X256: usize = 9;
+const SPLIT_K: usize = 10;
 
 /// What the vendor's library of a device says to a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -65,6 +68,14 @@ impl<'a> Library<'a> {
         Library { variant: CUDNN, answer: Err(why) }
     }
 
+    /// Whether six products in bf16, of which that share counts, come before the library, which rounds operands to TF32 where it may.
+    fn loses(&self, tf32: bool, share: f64) -> bool {
+        match self.answer {
+            Ok(()) => !tf32 && share >= matrix::SHARE_BESIDE_VENDOR,
+            Err(_) => share >= matrix::SHARE,
+        }
+    }
+
     /// Whether the library is the one of that variant and takes the convolution.
     fn takes(&self, variant: usize) -> Result<(), Reason> {
         if self.variant != variant {
@@ -76,47 +87,10 @@ impl<'a> Library<'a> {
     }
 }
 
-/// Side of the square tile of the kernels for matrix cores; elements of 16 bits in 16 bytes; terms of a stage.
-pub(super) const MATRIX_SIDE: usize = 128;
-pub(super) const ITEM: usize = 8;
-const STAGE: usize = 64;
-/// Elements that 32-bit positions of those kernels reach.
-const MATRIX_REACH: usize = 1 << 31;
-
-/// Bytes of local memory of a tile of `rows`: as many stages as `conv/matrix.c` has.
-pub(super) fn matrix_local(rows: usize, caps: &Caps) -> usize {
-    let stages = if caps.ptx() { 3 } else { 2 };
-    stages * (rows + MATRIX_SIDE * MATRIX_SIDE / rows) * STAGE * 2
-}
-
-/// Whether the kernels for matrix cores take a convolution at all.
-fn matrix_fits(s: &ConvShape, dtype: DType, caps: &Caps) -> Result<(), Reason> {
-    if !matches!(dtype, DType::F16 | DType::Bf16) {
-        return Err(format!("{dtype} is not f16 or bf16").into());
-    }
-    if s.groups > 1 {
-        return Err("it has groups".into());
-    }
-    let local = matrix_local(MATRIX_SIDE, caps);
-    if local > caps.shared_bytes as usize {
-        return Err(format!("it needs {local} bytes of local memory, of {}", caps.shared_bytes).into());
-    }
-    let product = |v: &[usize]| v.iter().fold(1, |a: usize, &b| a.saturating_mul(b));
-    let (ci, co) = (s.ci.next_multiple_of(ITEM), s.co.next_multiple_of(ITEM));
-    let reads = product(&[s.n, ci, s.in_plane()]).max(product(&[s.n, co, s.out_plane()]));
-    let far = (0..3).any(|a| reach(s, a) >= NEAR || s.stride[a] >= NEAR);
-    if far || reads.max(product(&[ci, co, s.taps()])) >= MATRIX_REACH {
-        return Err("its extents need 64-bit positions".into());
-    }
-    if s.ci == 0 || s.co == 0 || s.n * s.in_plane() * s.out_plane() == 0 {
-        return Err("an extent is 0".into());
-    }
-    Ok(())
-}
-
 /// Why the vendor's library is not asked.
 const FEW_CHANNELS: &str = "the kernels of this library are faster for a few channels per group";
 const POINTWISE: &str = "a convolution of one tap is a matrix product";
+const FASTER_ON_MATRIX_CORES: &str = "six products in bf16 on matrix cores are faster than f32 without them";
 
 /// The tile kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,9 +1,11 @@
 //! Plans of problems on devices of several kinds.
 
 use super::conv::{ConvPlan, ConvProblem};
+use super::matrix::MatrixTile;
 use super::weight::{WeightPlan, WeightProblem};
 use super::*;
 use crate::device::MatrixCores;
+use crate::dtype::DType;
 use crate::engine::geometry::tests::{chosen, cpu, gpu};
 use crate::engine::plan::Problem;
 
@@ -28,7 +30,16 @@ const NONE: Library<'static> = Library::unasked("no vendor library was found");
 const TAKEN: Library<'static> = Library { variant: MIOPEN, answer: Ok(()) };
 
 fn conv(s: ConvShape) -> ConvProblem<'static> {
-    ConvProblem { s, back: false, dtype: DType::F32, last: false, vendor: NONE }
+    ConvProblem { s, back: false, dtype: DType::F32, last: false, tf32: false, vendor: NONE }
+}
+
+fn weight(s: ConvShape) -> WeightProblem<'static> {
+    WeightProblem { s, dtype: DType::F32, last: false, tf32: false, vendor: NONE }
+}
+
+fn hopper() -> Caps {
+    let matrix_cores = Some(MatrixCores::Ptx);
+    Caps { matrix_cores, warp_groups: true, compute_units: 132, shared_bytes: 227 << 10, ..gpu() }
 }
 
 #[test]
@@ -49,7 +60,7 @@ fn tiles_fill_the_device() {
 
 #[test]
 fn strided_adjoints_run_on_matrix_cores_unless_their_phases_are_many() {
-    let hopper = Caps { matrix_cores: Some(MatrixCores::Ptx), shared_bytes: 227 << 10, ..gpu() };
+    let hopper = hopper();
     let half = |s| ConvProblem { dtype: DType::Bf16, back: true, ..conv(s) };
     // Images of three channels: few rows, but long sums.
     let images =
@@ -59,6 +70,34 @@ fn strided_adjoints_run_on_matrix_cores_unless_their_phases_are_many() {
     assert!(half(images).plan(MATRIX, &hopper).is_ok());
     let far = ConvShape { stride: [1, 65, 65], output: [1, 1, 1], ..images };
     assert!(half(far).plan(MATRIX, &hopper).is_err_and(|e| e.contains("phases")));
+}
+
+#[test]
+fn full_tiles_of_f32_are_six_products_in_bf16_unless_tf32_will_do() {
+    let hopper = hopper();
+    let cudnn = Library { variant: CUDNN, answer: Ok(()) };
+    let p = ConvProblem { vendor: cudnn, ..conv(shape(64, [64, 64, 1], 56)) };
+    let parts = Ok(ConvPlan::Matrix(MatrixTile::Bf16x6));
+    assert_eq!((chosen(&p, &hopper), p.plan(BF16X6, &hopper)), ("bf16x6", parts.clone()));
+    assert_eq!(p.own(&hopper), Some(FASTER_ON_MATRIX_CORES));
+    // 24 tiles of 64 rows and 128 columns in all: a run for each five or so multiprocessors.
+    let w = WeightProblem { vendor: cudnn, ..weight(p.s) };
+    let tile = MatrixTile::Bf16x6;
+    assert_eq!(w.plan(BF16X6, &hopper), Ok(WeightPlan::Matrix { tile, splits: 26, per: 7744 }));
+    assert_eq!((chosen(&w, &hopper), w.own(&hopper)), ("bf16x6", Some(FASTER_ON_MATRIX_CORES)));
+    // TF32 by the library is faster, where it may be.
+    let rounded = ConvProblem { tf32: true, ..p };
+    assert_eq!((chosen(&rounded, &hopper), rounded.own(&hopper)), ("cudnn", None));
+    assert_eq!(chosen(&ConvProblem { vendor: NONE, ..rounded }, &hopper), "bf16x6");
+    // Three channels of images fill three of eight, and the taps of seven by seven not all of their stages.
+    let images = ConvShape { kernel: [1, 7, 7], pad: [0, 3, 3], ..shape(64, [3, 64, 1], 112) };
+    assert_eq!(chosen(&ConvProblem { s: images, ..p }, &hopper), "cudnn");
+    assert_eq!(chosen(&conv(images), &hopper), "bf16x6");
+    let refused = |p: ConvProblem<'_>, caps: &Caps| p.plan(BF16X6, caps).unwrap_err().to_string();
+    assert!(refused(ConvProblem { dtype: DType::F16, ..p }, &hopper).contains("not f32"));
+    assert!(refused(conv(shape(8, [64, 64, 4], 56)), &hopper).contains("groups"));
+    assert!(refused(p, &gpu()).contains("groups of warps"));
+    assert!(refused(p, &Caps { shared_bytes: 163 << 10, ..hopper }).contains("221184 bytes"));
 }
 
 #[test]
@@ -86,16 +125,16 @@ fn the_vendor_library_comes_first_but_for_few_channels_and_single_taps() {
         assert_eq!((chosen(&taken, &gpu), taken.plan(own, &gpu)), (name, Ok(ConvPlan::Vendor)));
         assert!(taken.plan(other, &gpu).is_err_and(|why| why.contains("has another")));
     }
-    assert_eq!(p.own(), None);
+    assert_eq!(p.own(&gpu), None);
     let one = ConvShape { kernel: [1; 3], pad: [0; 3], ..shape(8, [64, 64, 1], 56) };
-    assert_eq!(conv(one).own(), Some(POINTWISE));
-    assert_eq!(conv(shape(8, [64, 64, 64], 56)).own(), Some(FEW_CHANNELS));
-    assert_eq!(conv(shape(8, [64, 64, 4], 56)).own(), None);
-    let weight = |s| WeightProblem { s, dtype: DType::F32, last: false, vendor: TAKEN };
+    assert_eq!(conv(one).own(&gpu), Some(POINTWISE));
+    assert_eq!(conv(shape(8, [64, 64, 64], 56)).own(&gpu), Some(FEW_CHANNELS));
+    assert_eq!(conv(shape(8, [64, 64, 4], 56)).own(&gpu), None);
+    let weight = |s| WeightProblem { vendor: TAKEN, ..weight(s) };
     assert_eq!(weight(one).plan(MIOPEN, &gpu), Ok(WeightPlan::Vendor));
     assert!(weight(one).plan(CUDNN, &gpu).is_err_and(|why| why.contains("has another")));
-    assert_eq!(weight(one).own(), None);
-    assert_eq!(weight(shape(8, [64, 64, 64], 56)).own(), Some(FEW_CHANNELS));
+    assert_eq!(weight(one).own(&gpu), None);
+    assert_eq!(weight(shape(8, [64, 64, 64], 56)).own(&gpu), Some(FEW_CHANNELS));
 }
 
 #[test]
@@ -106,7 +145,7 @@ fn far_taps_take_the_direct_kernels() {
     for v in TILE_128..=SPLIT_K {
         assert!(conv(far).plan(v, &gpu).is_err_and(|e| e.contains("64-bit")));
     }
-    let w = WeightProblem { s: far, dtype: DType::F32, last: false, vendor: NONE };
+    let w = weight(far);
     assert!(matches!(w.plan(AUTO, &gpu), Ok(WeightPlan::Direct { .. })));
     assert!(w.plan(TILE_64, &gpu).is_err());
 }
@@ -114,7 +153,7 @@ fn far_taps_take_the_direct_kernels() {
 #[test]
 fn sums_of_weight_gradients_are_split() {
     let (gpu, cpu) = (gpu(), cpu());
-    let p = WeightProblem { s: shape(32, [128, 128, 1], 56), dtype: DType::F32, last: false, vendor: NONE };
+    let p = weight(shape(32, [128, 128, 1], 56));
     // 9 tiles of 128 x 128, 264 resident blocks.
     let per = (32 * 56 * 56usize).div_ceil(29).next_multiple_of(8);
     assert_eq!(p.plan(AUTO, &gpu), Ok(WeightPlan::Tiles { side: 128, splits: 29, per }));

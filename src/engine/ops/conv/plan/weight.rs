@@ -1,9 +1,10 @@
 //! How weight gradients run.
 
+use super::matrix::{ITEM, MatrixTile, SHARE_BESIDE_VENDOR, STAGE, Work};
 use super::{
-    AUTO, COUNT, CUDNN, Depthwise, FEW_CHANNELS, ITEM, Library, MATRIX, MATRIX_SIDE, MIOPEN, NEAR, PARTS,
-    POINTWISE, SPLIT_K, STAGE, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128, VARIANTS,
-    matrix_fits, pointwise, reach, units,
+    AUTO, BF16X6, COUNT, CUDNN, Depthwise, FASTER_ON_MATRIX_CORES, FEW_CHANNELS, Library, MATRIX, MIOPEN,
+    NEAR, PARTS, POINTWISE, SPLIT_K, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128, VARIANTS,
+    pointwise, reach, units,
 };
 use crate::device::Caps;
 use crate::dtype::DType;
@@ -18,6 +19,8 @@ pub(crate) struct WeightProblem<'a> {
     pub(crate) dtype: DType,
     /// Whether all operands are channels last; else all are contiguous.
     pub(crate) last: bool,
+    /// Whether the caller lets operands in f32 be rounded to TF32.
+    pub(crate) tf32: bool,
     /// What the vendor's library says to it.
     pub(crate) vendor: Library<'a>,
 }
@@ -27,8 +30,8 @@ pub(crate) struct WeightProblem<'a> {
 pub(crate) enum WeightPlan {
     /// By the vendor's library.
     Vendor,
-    /// On matrix cores, in `splits` runs of `per` terms.
-    Matrix { splits: usize, per: usize },
+    /// On matrix cores, in tiles of that kind and `splits` runs of `per` terms.
+    Matrix { tile: MatrixTile, splits: usize, per: usize },
     /// A matrix product over the elements of all images, channels last.
     Pointwise,
     /// Tiles of that side.
@@ -85,13 +88,36 @@ impl WeightProblem<'_> {
         WeightPlan::Tiles { side, splits, per }
     }
 
-    /// Blocks for two rounds on the device.
+    /// Rows and columns of the gradient as a matrix.
+    fn matrix_size(&self) -> [usize; 2] {
+        [self.s.co, self.s.taps() * self.s.ci.next_multiple_of(ITEM)]
+    }
+
+    /// Two blocks of 16-bit operands are resident per unit.
     fn matrix(&self, caps: &Caps) -> WeightPlan {
-        let s = &self.s;
-        let columns = s.taps() * s.ci.next_multiple_of(ITEM);
-        let blocks = s.co.div_ceil(MATRIX_SIDE) * columns.div_ceil(MATRIX_SIDE);
-        let [splits, per] = self.runs(self.terms(), [units(caps) * 2, blocks], 4 * STAGE, STAGE);
-        WeightPlan::Matrix { splits, per }
+        let tile = MatrixTile::Square128;
+        let want = [units(caps) * 2, tile.blocks(self.matrix_size())];
+        let [splits, per] = self.runs(self.terms(), want, 4 * STAGE, STAGE);
+        WeightPlan::Matrix { tile, splits, per }
+    }
+
+    /// Of parts one is: the fewest runs that keep units busy in their last turn, too, of up to four.
+    fn matrix_parts(&self, caps: &Caps) -> [usize; 2] {
+        let (units, blocks) = (units(caps), MatrixTile::Bf16x6.blocks(self.matrix_size()).max(1));
+        let most = (self.terms() / (4 * STAGE)).min(PARTS / self.size().max(1)).min(4 * units / blocks);
+        let busy = |splits: usize| {
+            let blocks = blocks.saturating_mul(splits);
+            std::cmp::Reverse(20 * blocks / blocks.div_ceil(units).saturating_mul(units))
+        };
+        let splits = (1..=most.max(1)).min_by_key(|&splits| (busy(splits), splits)).unwrap_or(1);
+        self.cut(self.terms(), splits, STAGE)
+    }
+
+    /// The share of six products in bf16 that counts.
+    fn share(&self, caps: &Caps) -> f64 {
+        let ([rows, columns], [copies, terms]) = (self.matrix_size(), self.matrix_parts(caps));
+        let products = [self.size(), self.terms()].iter().map(|&n| n as f64).product();
+        MatrixTile::Bf16x6.share(&Work { rows, columns, copies, terms, products }, caps)
     }
 
     fn direct(&self, caps: &Caps) -> WeightPlan {
@@ -108,10 +134,14 @@ impl WeightProblem<'_> {
     }
 
     /// Why the kernels of this library come before the vendor's.
-    pub(in crate::engine::ops::conv) fn own(&self) -> Option<&'static str> {
+    pub(in crate::engine::ops::conv) fn own(&self, caps: &Caps) -> Option<&'static str> {
+        let parts = || MatrixTile::Bf16x6.fits(&self.s, self.dtype, caps).is_ok();
         match () {
             () if self.few_channels() => Some(FEW_CHANNELS),
             () if self.product() => Some(POINTWISE),
+            () if !self.tf32 && parts() && self.share(caps) >= SHARE_BESIDE_VENDOR => {
+                Some(FASTER_ON_MATRIX_CORES)
+            }
             () => None,
         }
     }
@@ -151,7 +181,11 @@ impl Problem for WeightProblem<'_> {
         };
         match variant {
             CUDNN | MIOPEN => self.vendor.takes(variant).map(|()| WeightPlan::Vendor),
-            MATRIX => matrix_fits(&self.s, self.dtype, caps).map(|()| self.matrix(caps)),
+            BF16X6 => MatrixTile::Bf16x6.fits(&self.s, self.dtype, caps).map(|()| {
+                let [splits, per] = self.matrix_parts(caps);
+                WeightPlan::Matrix { tile: MatrixTile::Bf16x6, splits, per }
+            }),
+            MATRIX => MatrixTile::Square128.fits(&self.s, self.dtype, caps).map(|()| self.matrix(caps)),
             AUTO => Ok(self.best(caps)),
             TILE_128 => large().map(|()| self.tiles(true, 1, caps)),
             TILE_64 => self.fits().map(|()| self.tiles(false, 1, caps)),
@@ -165,7 +199,10 @@ impl Problem for WeightProblem<'_> {
 
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         let s = &self.s;
-        variant != MATRIX
-            || (caps.matrix_cores.is_some() && !self.product() && s.co >= 16 && s.ci * s.taps() >= 64)
+        match variant {
+            BF16X6 => !self.product() && self.vendor.loses(self.tf32, self.share(caps)),
+            MATRIX => caps.matrix_cores.is_some() && !self.product() && s.co >= 16 && s.ci * s.taps() >= 64,
+            _ => true,
+        }
     }
 }
