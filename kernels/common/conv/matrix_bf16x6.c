@@ -1,12 +1,13 @@
-/* Convolution of floats on matrix cores by six products in bf16, forward, adjoint and weight gradient; no groups. The implicit products are those of matrix.c.
+/* Convolution of f32 on matrix cores by six products in bf16, forward, adjoint and weight gradient; no groups. The implicit products are those of
+ * matrix.c.
  *
- * A float has 24 leading bits and is the sum of three bf16 numbers of eight bits each, its parts: large, middle, small. A product is the sum of the products
- * of parts but for three of the smallest, which together are below 2^-21 of it, 2^-23 on average. Sums are float, those of the large parts apart from the
- * others, so that what is small is not lost beside them. Deterministic.
+ * An f32 number has 24 leading bits and is the sum of three bf16 numbers of eight bits each, its parts: large, middle, small. A product is the sum of the
+ * products of parts but for three of the smallest, which together are below 2^-21 of it, 2^-23 on average. Sums are float, those of the large parts apart
+ * from the others, so that what is small is not lost beside them. Deterministic.
  *
- * A finite number whose lower parts are 0 has 2^-126 in their place, so that an infinity times it is an infinity; numbers below 2^-100 do not, and lose bits of
- * theirs below 2^-133. Units are of bf16, as the operands; what a convolution adds and writes is float. Needs wgmma (GK_WARP_GROUPS).
- * Reference: Henry, Tang, Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations", 2019.
+ * A finite number whose lower parts are 0 has 2^-126 in their place, so that an infinity times it is an infinity; numbers below 2^-100 do not, and those
+ * below 2^-109 lose their bits below 2^-133. Units are of bf16, as the operands; what a convolution adds and writes is float. Needs wgmma
+ * (GK_WARP_GROUPS). Reference: Henry, Tang, Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations", 2019.
  */
 #include "common/prelude/matrix.h"
 #define GK_CONV_FLOAT 1
@@ -111,7 +112,8 @@ GK_FN void gk_parts_store(GK_GLOBAL gk_t* p, gk_i64 n, const float x[8])
 #define GK_PARTS_SIDE 64
 
 // Units: BF16
-/* parts [3, N, places, C] of x [N, r, places], zeros for the channels from r on. Launch: axis 0 = tiles of 64 places (fastest) x tiles of 64 channels x images. */
+/* parts [3, N, places, C] of x [N, r, places], zeros for the channels from r on.
+ * Launch: axis 0 = tiles of 64 places (fastest) x tiles of 64 channels x images. */
 GK_KERNEL(conv_parts_last)(GK_IN(float, x), GK_OUT(gk_t, parts), int r, int places, int channels, int images)
 {
     GK_LOCAL float tile[GK_PARTS_SIDE * (GK_PARTS_SIDE + 1)];
@@ -132,17 +134,22 @@ GK_KERNEL(conv_parts_last)(GK_IN(float, x), GK_OUT(gk_t, parts), int r, int plac
     }
 }
 
-/* The same where there are few channels. Launch: grid-stride over runs of eight channels of a place, places fastest. */
-GK_KERNEL(conv_parts_few)(GK_IN(float, x), GK_OUT(gk_t, parts), int r, int places, int channels, int images)
+/* The same where there are few channels; or (`fold`), of up to four channels, parts [3, N, places / 2, 8]: four channels each of two neighbouring places.
+ * Launch: grid-stride over runs of eight channels of a place, places fastest. */
+GK_KERNEL(conv_parts_few)(GK_IN(float, x), GK_OUT(gk_t, parts), int r, int places, int channels, int images, int fold)
 {
     GK_BIND_IN(float, x); GK_BIND_OUT(gk_t, parts);
-    gk_i64 size = (gk_i64)images * places * channels;
+    int steps = fold ? places / 2 : places;
+    gk_i64 size = (gk_i64)images * steps * channels;
     for (gk_i64 i = gk_gid(); i < size / 8; i += gk_gsize()) {
-        gk_i64 rest = i / places, q = i - rest * places, n = rest / (channels / 8);
+        gk_i64 rest = i / steps, q = i - rest * steps, n = rest / (channels / 8);
         int c = (int)(rest - n * (channels / 8)) * 8;
         float v[8];
-        GK_UNROLL for (int u = 0; u < 8; u++) v[u] = c + u < r ? x[(n * r + c + u) * places + q] : 0.0f;
-        gk_parts_store(parts + (n * places + q) * channels + c, size, v);
+        GK_UNROLL for (int u = 0; u < 8; u++) {
+            int at = fold ? u % 4 : c + u;
+            v[u] = at < r ? x[(n * r + at) * places + (fold ? 2 * q + u / 4 : q)] : 0.0f;
+        }
+        gk_parts_store(parts + (n * steps + q) * channels + c, size, v);
     }
 }
 
@@ -157,13 +164,16 @@ GK_KERNEL(conv_parts)(GK_IN(float, x), GK_OUT(gk_t, parts), gk_i64 n, gk_i64 pit
     }
 }
 
-/* wt[part, m, t, c] of w, the rest as conv_matrix_weights. */
-GK_KERNEL(conv_parts_weights)(GK_IN(float, w), GK_OUT(gk_t, wt), gk_i64 n, int rows, int r, int channels, int taps, int back)
+/* wt[part, m, t, c] of w, the rest as conv_matrix_weights; `fold` as gk_tap. */
+GK_KERNEL(conv_parts_weights)(GK_IN(float, w), GK_OUT(gk_t, wt), gk_i64 n, int rows, int r, int channels, int taps, int back, int across, int fold)
 {
     GK_BIND_IN(float, w); GK_BIND_OUT(gk_t, wt);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
-        gk_i64 line = i / channels, c = i - line * channels, m = line / taps, t = line - m * taps;
-        gk_parts p = gk_parts_of(c < r ? w[(back ? c * rows + m : m * r + c) * taps + t] : 0.0f);
+        int line = (int)(i / channels), c = (int)(i - (gk_i64)line * channels);
+        int folded = fold ? taps / across * gk_taps_folded(across, fold) : taps, m = line / folded;
+        gk_tap a = gk_tap_folded(line - m * folded, c, across, fold);
+        gk_i64 from = (gk_i64)(back ? a.channel * rows + m : m * r + a.channel) * taps + a.tap;
+        gk_parts p = gk_parts_of(a.tap >= 0 && a.channel < r ? w[from] : 0.0f);
         GK_UNROLL for (int part = 0; part < 3; part++) wt[i + part * n] = gk_half_from_bits((gk_u16)p.v[part]);
     }
 }

@@ -179,7 +179,7 @@ GK_FN void gk_weight_fetch(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, in
 }
 
 /* part [splits, m, c, t]: a block has `high` rows, 128 columns (t, c; c below C) and `per` places. size = {column tiles, places per split, c, places of a run,
- * elements from row to row, from image to image and from part to part of dy}. Launch: axis 0 = row tiles (fastest) x column tiles x splits. */
+ * elements from row to row, from image to image and from part to part of dy, 0 or 4 x taps across + `fold` of gk_tap_folded}. Launch: axis 0 = row tiles (fastest) x column tiles x splits. */
 GK_FN void gk_weight_tile(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, GK_GLOBAL gk_f* part, gk_dims map, gk_dims out, gk_dims win, gk_dims geo,
                           gk_dims size, const int high, GK_LOCAL_PTR gk_raw16* tiles)
 {
@@ -189,6 +189,7 @@ GK_FN void gk_weight_tile(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, GK_
     int all = (int)(out.v[0] * out.v[1] * out.v[2] * map.v[4]), begin = split * (int)size.v[1];
     int end = begin + (int)size.v[1] < all ? begin + (int)size.v[1] : all, stages = (end - begin + GK_CONV_TERMS - 1) / GK_CONV_TERMS;
     int column = n0 + gk_lid() % 16 * GK_PER_CHUNK, tap = column / channels, row0 = gk_lid() / 32 * 16;
+    int fold = (int)size.v[7], real = fold ? taps / (int)win.v[2] * (fold / 4) : taps;
     gk_windows a = gk_windows_of(0, out, win, geo, 0);
     gk_window offset = gk_tap_of(tap, &a, map);
     gk_place at = gk_place_of(begin + gk_lid() / 16, &a);
@@ -216,8 +217,10 @@ GK_FN void gk_weight_tile(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, GK_
     if (row0 >= high) return;
     GK_UNROLL for (int j = 0; j < 16; j++) {
         GK_UNROLL for (int e = 0; e < 4; e++) {
-            int m = m0 + row0 + GK_FRAG_ROW(e), at = n0 + 8 * j + GK_FRAG_COL(e), t = at / channels, c = at - t * channels;
-            if (m < out.v[3] && t < taps && c < r) part[(((gk_i64)split * out.v[3] + m) * r + c) * taps + t] = sums.c[j][e];
+            int m = m0 + row0 + GK_FRAG_ROW(e), at = n0 + 8 * j + GK_FRAG_COL(e), t = at / channels;
+            gk_tap to = gk_tap_folded(t, at - t * channels, fold / 4, fold % 4);
+            if (m < out.v[3] && t < taps && to.tap >= 0 && to.channel < r)
+                part[(((gk_i64)split * out.v[3] + m) * r + to.channel) * real + to.tap] = sums.c[j][e];
         }
     }
 }

@@ -114,3 +114,21 @@ GK_FN int gk_meets(gk_window a, gk_window tap, gk_dims map)
 
 /* Elements of x. */
 GK_FN gk_i64 gk_elements(gk_dims map) { return map.v[0] * map.v[1] * map.v[2] * map.v[3] * map.v[4]; }
+
+/* Windows with a stride of two across images of up to four channels are folded: four channels each of two neighbours across are eight of a place, taps across
+ * half as many, and the stride 1. `fold` is 0 without; 1, or 2 where the first of the two places of a window's first tap lies before the window. */
+GK_FN int gk_taps_folded(int across, int fold) { return (across + fold) / 2; }
+
+/* The tap of a window, below 0 for none, and channel that tap `t` and channel `c` of a folded one are. `across`: taps of the window across. */
+typedef struct { int tap, channel; } gk_tap;
+GK_FN gk_tap gk_tap_folded(int t, int c, int across, int fold)
+{
+    gk_tap a;
+    a.tap = t; a.channel = c;
+    if (fold) {
+        int folded = gk_taps_folded(across, fold), line = t / folded, w = 2 * (t - line * folded) + 1 - fold + c / 4;
+        a.tap = w >= 0 && w < across ? line * across + w : -1;
+        a.channel = c % 4;
+    }
+    return a;
+}

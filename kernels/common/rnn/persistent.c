@@ -226,7 +226,7 @@ GK_KERNEL(lstm_persistent)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK
     GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_f, a); GK_BIND_IN(gk_t, bias); GK_BIND_IN(int, lengths); GK_BIND_OUT(gk_t, h); GK_BIND_OUT(gk_t, c);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, gates); GK_BIND_OUT(gk_t, h_last); GK_BIND_OUT(gk_t, c_last); GK_BIND_OUT(float, exchange);
     GK_BIND_OUT(gk_u32, turns);
-    GK_LOCAL_DYNAMIC(gk_raw16, local, GK_STAGE_CHUNKS);
+    GK_LOCAL_DYNAMIC(gk_raw16, local, GK_RING_CHUNKS);
     gk_forward s = gk_forward_begin(local, gk_share_of(n, hidden, columns, rows), (int)hidden, 4);
     gk_forward_keep(&s, w, (int)hidden, 4);
     gk_forward_first(&s, h, exchange, turns, hidden);
@@ -234,7 +234,8 @@ GK_KERNEL(lstm_persistent)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK
         int t = reverse ? steps - 1 - at : at, last = at + 1 == steps;
         GK_GLOBAL gk_t *h_now = gk_state_at(h, at, kept & 1, n), *c_now = gk_state_at(c, at, kept & 2, n);
         GK_GLOBAL const float* x = exchange + gk_exchange_at(&s, at, n / hidden);
-        gk_lstm_to to = {gk_state_at(h, at + 1, kept & 1, n), gk_state_at(c, at + 1, kept & 2, n), y + t * step_y, gates ? gates + at * 4 * n : gates, last ? h_last : 0, last ? c_last : 0, hidden, row_y};
+        gk_lstm_to to = {gk_state_at(h, at + 1, kept & 1, n), gk_state_at(c, at + 1, kept & 2, n), y + t * step_y, gates ? gates + at * 4 * n : gates,
+                         last ? h_last : 0, last ? c_last : 0, hidden, row_y};
         gk_step_place p;
         gk_lstm_out o;
         GK_ROLLED for (int tile = 0; tile < s.of.tiles; tile++) {
@@ -261,7 +262,7 @@ GK_KERNEL(gru_persistent)(GK_IN(gk_t, w), GK_IN(gk_f, a), GK_IN(gk_t, bias), GK_
     GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_f, a); GK_BIND_IN(gk_t, bias); GK_BIND_IN(int, lengths); GK_BIND_OUT(gk_t, h); GK_BIND_OUT(gk_t, y);
     GK_BIND_OUT(gk_t, save_r); GK_BIND_OUT(gk_t, save_z); GK_BIND_OUT(gk_t, save_n); GK_BIND_OUT(gk_t, save_u); GK_BIND_OUT(gk_t, h_last);
     GK_BIND_OUT(float, exchange); GK_BIND_OUT(gk_u32, turns);
-    GK_LOCAL_DYNAMIC(gk_raw16, local, GK_STAGE_CHUNKS);
+    GK_LOCAL_DYNAMIC(gk_raw16, local, GK_RING_CHUNKS);
     gk_forward s = gk_forward_begin(local, gk_share_of(n, hidden, columns, rows), (int)hidden, 3);
     gk_forward_keep(&s, w, (int)hidden, 3);
     gk_forward_first(&s, h, exchange, turns, hidden);

@@ -374,7 +374,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `conv_parts_last`, `conv_parts_few`.
+    /// Arguments of `conv_parts_last`.
     ConvPartsLastArgs {
         x: In("float"),
         parts: Out("gk_t"),
@@ -382,6 +382,19 @@ kernel_args! {
         places: I32,
         channels: I32,
         images: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `conv_parts_few`.
+    ConvPartsFewArgs {
+        x: In("float"),
+        parts: Out("gk_t"),
+        r: I32,
+        places: I32,
+        channels: I32,
+        images: I32,
+        fold: I32,
     }
 }
 
@@ -406,6 +419,8 @@ kernel_args! {
         channels: I32,
         taps: I32,
         back: I32,
+        across: I32,
+        fold: I32,
     }
 }
 
@@ -502,7 +517,7 @@ kernel_table! {
     CONV_MATRIX_WEIGHTS: ConvMatrixWeightsArgs = "conv/matrix.c" "conv_matrix_weights" [(HALVES, &[])];
     CONV_MATRIX_WEIGHT: ConvMatrixWeightArgs = "conv/matrix.c" "conv_matrix_weight" [(HALVES, &[])];
     CONV_PARTS_LAST: ConvPartsLastArgs = "conv/matrix_bf16x6.c" "conv_parts_last" [(BF16, &[])];
-    CONV_PARTS_FEW: ConvPartsLastArgs = "conv/matrix_bf16x6.c" "conv_parts_few" [(BF16, &[])];
+    CONV_PARTS_FEW: ConvPartsFewArgs = "conv/matrix_bf16x6.c" "conv_parts_few" [(BF16, &[])];
     CONV_PARTS: ConvPartsArgs = "conv/matrix_bf16x6.c" "conv_parts" [(BF16, &[])];
     CONV_PARTS_WEIGHTS: ConvPartsWeightsArgs = "conv/matrix_bf16x6.c" "conv_parts_weights" [(BF16, &[])];
     CONV_BF16X6: ConvBf16x6Args = "conv/matrix_bf16x6.c" "conv_bf16x6" [(BF16, &[])];

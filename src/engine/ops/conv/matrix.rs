@@ -1,7 +1,7 @@
 //! Convolutions on matrix cores: x with its channels last, weights by tap, and the implicit products of both. Operands of f32 are in three parts in bf16.
 
 use super::Gathered;
-use super::plan::matrix::{ITEM, MatrixTile};
+use super::plan::matrix::{Fold, ITEM, MatrixTile};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::DimsArg;
 use crate::dtype::DType;
@@ -24,27 +24,9 @@ struct ChannelsLast {
 }
 
 impl Engine {
-    /// A copy of x [N, channels, map] with its channels last; of f32 in three parts, one behind the other.
+    /// A copy of x [N, channels, map] with its channels last.
     fn channels_last(&self, x: &View<'_>, [n, r]: [usize; 2], map: [usize; 3]) -> Result<ChannelsLast> {
         let (channels, plane) = (r.next_multiple_of(ITEM), map.iter().product::<usize>());
-        if x.dtype() == DType::F32 {
-            let parts = self.scratch(DType::Bf16, 3 * n * plane * channels)?;
-            let args = ConvPartsLastArgs {
-                x: self.arg_in(x),
-                parts: self.arg_in(&parts.view()),
-                r: r as i32,
-                places: plane as i32,
-                channels: channels as i32,
-                images: n as i32,
-            };
-            let tiles = n * plane.div_ceil(PARTS_SIDE) * channels.div_ceil(PARTS_SIDE);
-            let (kernel, grid) = match channels <= FEW_CHANNELS {
-                true => (&CONV_PARTS_FEW, Grid::Stride(n * plane * channels / ITEM)),
-                false => (&CONV_PARTS_LAST, Grid::Blocks([tiles, 1, 1])),
-            };
-            self.launch(kernel, DType::Bf16, "", grid, &args)?;
-            return Ok(ChannelsLast { x: parts, channels });
-        }
         let copy = self.scratch(x.dtype(), n * plane * channels)?;
         if channels > r {
             self.fill(0.0, copy.alias_mut())?;
@@ -56,11 +38,43 @@ impl Engine {
         Ok(ChannelsLast { x: copy, channels })
     }
 
+    /// The same of f32 in three parts, one behind the other; folded where `fold` says so.
+    fn parts_last(
+        &self,
+        x: &View<'_>,
+        [n, r]: [usize; 2],
+        map: [usize; 3],
+        fold: Option<Fold>,
+    ) -> Result<ChannelsLast> {
+        let (channels, plane) = (r.next_multiple_of(ITEM), map.iter().product::<usize>());
+        let size = n * plane * channels / if fold.is_some() { 2 } else { 1 };
+        let parts = self.scratch(DType::Bf16, 3 * size)?;
+        let args = ConvPartsFewArgs {
+            x: self.arg_in(x),
+            parts: self.arg_in(&parts.view()),
+            r: r as i32,
+            places: plane as i32,
+            channels: channels as i32,
+            images: n as i32,
+            fold: i32::from(fold.is_some()),
+        };
+        if channels <= FEW_CHANNELS {
+            self.launch(&CONV_PARTS_FEW, DType::Bf16, "", Grid::Stride(size / ITEM), &args)?;
+        } else {
+            let ConvPartsFewArgs { x, parts, r, places, channels: c, images, .. } = args;
+            let args = ConvPartsLastArgs { x, parts, r, places, channels: c, images };
+            let tiles = n * plane.div_ceil(PARTS_SIDE) * channels.div_ceil(PARTS_SIDE);
+            self.launch(&CONV_PARTS_LAST, DType::Bf16, "", Grid::Blocks([tiles, 1, 1]), &args)?;
+        }
+        Ok(ChannelsLast { x: parts, channels })
+    }
+
     /// The weights [rows, taps, channels]; of f32 in three parts, one behind the other.
-    fn matrix_weights(&self, q: &Gathered<'_>, channels: usize) -> Result<Buffer> {
-        let (p, (m, r), taps) = (&q.p, q.p.channels(), q.p.s.taps());
+    fn matrix_weights(&self, q: &Gathered<'_>, channels: usize, fold: Option<Fold>) -> Result<Buffer> {
+        let (p, (m, r), s) = (&q.p, q.p.channels(), &q.p.s);
         let parts = p.dtype == DType::F32;
-        let (n, dtype) = (m * taps * channels, if parts { DType::Bf16 } else { p.dtype });
+        let n = m * fold.map_or(s.taps(), |fold| fold.s.taps()) * channels;
+        let dtype = if parts { DType::Bf16 } else { p.dtype };
         let wt = self.scratch(dtype, if parts { 3 * n } else { n })?;
         let args = ConvMatrixWeightsArgs {
             w: self.arg_in(&q.w),
@@ -69,16 +83,17 @@ impl Engine {
             rows: m as i32,
             r: r as i32,
             channels: channels as i32,
-            taps: taps as i32,
+            taps: s.taps() as i32,
             back: i32::from(p.back),
         };
-        if parts {
-            let ConvMatrixWeightsArgs { w, wt, n, rows, r, channels, taps, back } = args;
-            let args = ConvPartsWeightsArgs { w, wt, n, rows, r, channels, taps, back };
-            self.launch(&CONV_PARTS_WEIGHTS, dtype, "", Grid::Stride(n as usize), &args)?;
-        } else {
+        if !parts {
             self.launch(&CONV_MATRIX_WEIGHTS, dtype, "", Grid::Stride(n), &args)?;
+            return Ok(wt);
         }
+        let ConvMatrixWeightsArgs { w, wt: to, n: count, rows, r, channels, taps, back } = args;
+        let (across, fold) = (s.kernel[2] as i32, fold.map_or(0, |fold| fold.code as i32));
+        let args = ConvPartsWeightsArgs { w, wt: to, n: count, rows, r, channels, taps, back, across, fold };
+        self.launch(&CONV_PARTS_WEIGHTS, dtype, "", Grid::Stride(n), &args)?;
         Ok(wt)
     }
 
@@ -86,8 +101,14 @@ impl Engine {
     pub(super) fn conv_matrix(&self, q: &Gathered<'_>, tile: MatrixTile) -> Result<()> {
         let (p, s, dtype) = (&q.p, &q.p.s, q.p.dtype);
         let ((m, r), (from, to)) = (p.channels(), p.maps());
-        let ChannelsLast { x, channels } = self.channels_last(&q.x, [s.n, r], from)?;
-        let wt = self.matrix_weights(q, channels)?;
+        let parts = tile == MatrixTile::Bf16x6;
+        let fold = Fold::of(s).filter(|_| parts && !p.back);
+        let ChannelsLast { x, channels } = match parts {
+            true => self.parts_last(&q.x, [s.n, r], from, fold)?,
+            false => self.channels_last(&q.x, [s.n, r], from)?,
+        };
+        let wt = self.matrix_weights(q, channels, fold)?;
+        let (read, from) = fold.map_or((*s, from), |fold| (fold.s, fold.s.input));
         let (y, z) = (q.y.as_view(), q.z.as_ref().map(ViewMut::as_view));
         let plane = to.iter().product::<usize>();
         let [rows, places] = tile.size();
@@ -104,8 +125,8 @@ impl Engine {
             z: self.arg_opt(z.as_ref()),
             map: dims(from.into_iter().chain([channels, s.n])),
             out: dims(to.into_iter().chain([m, m.div_ceil(rows), tiles])),
-            win: window(s),
-            geo: geometry(s),
+            win: window(&read),
+            geo: geometry(&read),
             back: i32::from(p.back),
             wide: i32::from(phases == 1 && plane.is_multiple_of(4) && aligned16(&y)),
             accumulate: i32::from(q.accumulate),
@@ -151,25 +172,30 @@ impl Engine {
         [x, dy]: [View<'_>; 2],
         g: GradMut<'_>,
     ) -> Result<()> {
-        let dtype = x.dtype();
-        let ChannelsLast { x, channels } = self.channels_last(&x, [s.n, s.ci], s.input)?;
-        let (joined, rows) = self.rows_of_dy(s, &dy)?;
+        let (dtype, parts) = (x.dtype(), tile == MatrixTile::Bf16x6);
+        let fold = Fold::of(s).filter(|_| parts);
+        let read = fold.map_or(*s, |fold| fold.s);
+        let ChannelsLast { x, channels } = match parts {
+            true => self.parts_last(&x, [s.n, s.ci], s.input, fold)?,
+            false => self.channels_last(&x, [s.n, s.ci], s.input)?,
+        };
+        let (joined, [run, line, image]) = self.rows_of_dy(s, &dy)?;
         let dy = joined.as_ref().map_or(dy, Buffer::view);
-        let parts = (dtype == DType::F32).then(|| self.parts_of(&dy)).transpose()?;
+        let parts = parts.then(|| self.parts_of(&dy)).transpose()?;
         let part = self.scratch(dtype.accumulator(), splits * g.out.numel())?;
         let [high, wide] = tile.size();
-        let (row_tiles, column_tiles) = (s.co.div_ceil(high), (s.taps() * channels).div_ceil(wide));
+        let (row_tiles, column_tiles) = (s.co.div_ceil(high), (read.taps() * channels).div_ceil(wide));
+        let folded = fold.map_or(0, |fold| 4 * s.kernel[2] + fold.code);
+        let apart = dy.numel().next_multiple_of(ITEM);
         let args = ConvMatrixWeightArgs {
             x: self.arg_in(&x.view()),
             dy: self.arg_in(&parts.as_ref().map_or(dy, Buffer::view)),
             part: self.arg_in(&part.view()),
-            map: dims(s.input.into_iter().chain([channels, s.n])),
+            map: dims(read.input.into_iter().chain([channels, s.n])),
             out: dims(s.output.into_iter().chain([s.co, row_tiles])),
-            win: window(s),
-            geo: geometry(s),
-            size: dims(
-                [column_tiles, per, s.ci].into_iter().chain(rows).chain([dy.numel().next_multiple_of(ITEM)]),
-            ),
+            win: window(&read),
+            geo: geometry(&read),
+            size: dims([column_tiles, per, s.ci, run, line, image, apart, folded]),
         };
         let blocks = [row_tiles * column_tiles * splits, 1, 1];
         let grid = Grid::BlocksWithLocal(blocks, tile.local(self.device_caps()));

@@ -1,6 +1,6 @@
 //! How convolutions and their adjoints run.
 
-use super::matrix::{ITEM, MatrixTile, SHARE_BESIDE_VENDOR, Work};
+use super::matrix::{Fold, ITEM, MatrixTile, SHARE_BESIDE_VENDOR, Work};
 use super::{
     AUTO, BF16X6, COUNT, CUDNN, Depthwise, FASTER_ON_MATRIX_CORES, FEW_CHANNELS, Library, MATRIX, MIOPEN,
     NEAR, POINTWISE, SPLIT_K, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128, Tile, VARIANTS,
@@ -150,7 +150,9 @@ impl ConvProblem<'_> {
     /// The share of six products in bf16 that counts.
     fn share(&self, caps: &Caps) -> f64 {
         let (s, (m, r), copies) = (&self.s, self.channels(), self.phases().iter().product::<usize>());
-        let terms = (r.next_multiple_of(ITEM) * s.taps()).div_ceil(copies.max(1));
+        let folded = Fold::of(s).filter(|_| !self.back).map_or(*s, |fold| fold.s);
+        let channels = if self.back { r } else { folded.ci }.next_multiple_of(ITEM);
+        let terms = (channels * folded.taps()).div_ceil(copies.max(1));
         let products = [m, r, s.taps(), s.n, s.out_plane()].iter().map(|&n| n as f64).product();
         MatrixTile::Bf16x6.share(&Work { rows: m, columns: self.columns(), copies, terms, products }, caps)
     }
@@ -223,7 +225,7 @@ impl Problem for ConvProblem<'_> {
         let strided = self.back && self.s.stride != [1; 3];
         let full = m >= 16 && r * taps >= 64 || strided && r * taps >= 1024;
         match variant {
-            BF16X6 => !self.product() && self.vendor.loses(self.tf32, self.share(caps)),
+            BF16X6 => !self.product() && self.vendor.loses(self.tf32, self.share(caps), SHARE_BESIDE_VENDOR),
             MATRIX => caps.matrix_cores.is_some() && !pointwise(&self.s) && full,
             _ => true,
         }

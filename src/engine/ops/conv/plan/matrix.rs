@@ -13,6 +13,30 @@ pub(super) const STAGE: usize = 64;
 /// Elements that 32-bit positions of these kernels reach.
 const REACH: usize = 1 << 31;
 
+/// A window with a stride of two across images of up to four channels, whose places two by two are one place of eight channels: fewer zeros are multiplied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine::ops::conv) struct Fold {
+    /// The convolution of folded places.
+    pub(in crate::engine::ops::conv) s: ConvShape,
+    /// What the kernels call `fold`: 1, or 2 where the first place lies before the window.
+    pub(in crate::engine::ops::conv) code: usize,
+}
+
+impl Fold {
+    /// `Some` where a convolution, or its weight gradient, can be folded.
+    pub(in crate::engine::ops::conv) fn of(s: &ConvShape) -> Option<Fold> {
+        let [stride, dilation, width] = [s.stride[2], s.dilation[2], s.input[2]];
+        if s.groups > 1 || s.ci > ITEM / 2 || stride != 2 || dilation != 1 || !width.is_multiple_of(2) {
+            return None;
+        }
+        let (mut folded, code) = (*s, 1 + s.pad[2] % 2);
+        folded.ci = ITEM;
+        (folded.input[2], folded.stride[2]) = (width / 2, 1);
+        (folded.kernel[2], folded.pad[2]) = ((s.kernel[2] + code) / 2, s.pad[2].div_ceil(2));
+        Some(Fold { s: folded, code })
+    }
+}
+
 /// A tile of the kernels for matrix cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MatrixTile {
@@ -77,8 +101,7 @@ impl MatrixTile {
         Ok(())
     }
 
-    /// The share of multiplications that count, of those that all multiprocessors could do while blocks run in `phases` of `rows` by `columns` outputs, of
-    /// which `used` are outputs in all, with sums of `terms` of which `need` are not padding.
+    /// The share of multiplications that count, of those that all multiprocessors could do while the blocks run.
     pub(super) fn share(self, w: &Work, caps: &Caps) -> f64 {
         let ([high, wide], units) = (self.size(), units(caps));
         let blocks = self.blocks([w.rows, w.columns]).saturating_mul(w.copies);
@@ -101,7 +124,8 @@ pub(super) struct Work {
     pub(super) products: f64,
 }
 
-/// The least share with which six products in bf16 are faster than the f32 of a vendor's library, or of the portable kernels.
-/// On an H200 cuDNN reached about 41 TFLOP/s, these kernels 64 to 80 of full tiles; 0.5 was 1.08 times as fast (32 channels), 0.33 took 1.4 times as long.
+/// The least share with which convolutions by six products in bf16 are faster than the f32 of a vendor's library: on an H200 cuDNN reached about 41
+/// TFLOP/s, these kernels 64 to 80 of full tiles; 0.5 was 1.08 times as fast (32 channels), 0.33 took 1.4 times as long.
 pub(super) const SHARE_BESIDE_VENDOR: f64 = 0.45;
+/// The same beside portable kernels; and of weight gradients, of which cuDNN's that repeat bit by bit reached 7 to 24 TFLOP/s there.
 pub(super) const SHARE: f64 = 0.2;

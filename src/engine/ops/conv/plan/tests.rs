@@ -1,7 +1,7 @@
 //! Plans of problems on devices of several kinds.
 
 use super::conv::{ConvPlan, ConvProblem};
-use super::matrix::MatrixTile;
+use super::matrix::{Fold, MatrixTile};
 use super::weight::{WeightPlan, WeightProblem};
 use super::*;
 use crate::device::MatrixCores;
@@ -93,6 +93,14 @@ fn full_tiles_of_f32_are_six_products_in_bf16_unless_tf32_will_do() {
     let images = ConvShape { kernel: [1, 7, 7], pad: [0, 3, 3], ..shape(64, [3, 64, 1], 112) };
     assert_eq!(chosen(&ConvProblem { s: images, ..p }, &hopper), "cudnn");
     assert_eq!(chosen(&conv(images), &hopper), "bf16x6");
+    // With a stride of two their places are folded: 28 taps of eight channels in place of 49. The gradient of their weights is worth it anyhow.
+    let strided = ConvShape { stride: [1, 2, 2], output: [1, 56, 56], ..images };
+    assert_eq!(chosen(&ConvProblem { s: strided, ..p }, &hopper), "bf16x6");
+    let folded = Fold::of(&strided).unwrap();
+    assert_eq!((folded.code, folded.s.kernel, folded.s.pad), (2, [1, 7, 4], [0, 3, 2]));
+    assert_eq!((folded.s.input, folded.s.stride, folded.s.ci), ([1, 112, 56], [1, 2, 1], 8));
+    assert_eq!(Fold::of(&ConvShape { input: [1, 112, 111], ..strided }), None);
+    assert_eq!(chosen(&WeightProblem { s: strided, ..w }, &hopper), "bf16x6");
     let refused = |p: ConvProblem<'_>, caps: &Caps| p.plan(BF16X6, caps).unwrap_err().to_string();
     assert!(refused(ConvProblem { dtype: DType::F16, ..p }, &hopper).contains("not f32"));
     assert!(refused(conv(shape(8, [64, 64, 4], 56)), &hopper).contains("groups"));

@@ -1,6 +1,6 @@
 //! How weight gradients run.
 
-use super::matrix::{ITEM, MatrixTile, SHARE_BESIDE_VENDOR, STAGE, Work};
+use super::matrix::{Fold, ITEM, MatrixTile, SHARE, STAGE, Work};
 use super::{
     AUTO, BF16X6, COUNT, CUDNN, Depthwise, FASTER_ON_MATRIX_CORES, FEW_CHANNELS, Library, MATRIX, MIOPEN,
     NEAR, PARTS, POINTWISE, SPLIT_K, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128, VARIANTS,
@@ -101,9 +101,15 @@ impl WeightProblem<'_> {
         WeightPlan::Matrix { tile, splits, per }
     }
 
+    /// The same of parts, which may be folded.
+    fn parts_size(&self) -> [usize; 2] {
+        let s = Fold::of(&self.s).map_or(self.s, |fold| fold.s);
+        [s.co, s.taps() * s.ci.next_multiple_of(ITEM)]
+    }
+
     /// Of parts one is: the fewest runs that keep units busy in their last turn, too, of up to four.
     fn matrix_parts(&self, caps: &Caps) -> [usize; 2] {
-        let (units, blocks) = (units(caps), MatrixTile::Bf16x6.blocks(self.matrix_size()).max(1));
+        let (units, blocks) = (units(caps), MatrixTile::Bf16x6.blocks(self.parts_size()).max(1));
         let most = (self.terms() / (4 * STAGE)).min(PARTS / self.size().max(1)).min(4 * units / blocks);
         let busy = |splits: usize| {
             let blocks = blocks.saturating_mul(splits);
@@ -115,7 +121,7 @@ impl WeightProblem<'_> {
 
     /// The share of six products in bf16 that counts.
     fn share(&self, caps: &Caps) -> f64 {
-        let ([rows, columns], [copies, terms]) = (self.matrix_size(), self.matrix_parts(caps));
+        let ([rows, columns], [copies, terms]) = (self.parts_size(), self.matrix_parts(caps));
         let products = [self.size(), self.terms()].iter().map(|&n| n as f64).product();
         MatrixTile::Bf16x6.share(&Work { rows, columns, copies, terms, products }, caps)
     }
@@ -139,9 +145,7 @@ impl WeightProblem<'_> {
         match () {
             () if self.few_channels() => Some(FEW_CHANNELS),
             () if self.product() => Some(POINTWISE),
-            () if !self.tf32 && parts() && self.share(caps) >= SHARE_BESIDE_VENDOR => {
-                Some(FASTER_ON_MATRIX_CORES)
-            }
+            () if !self.tf32 && parts() && self.share(caps) >= SHARE => Some(FASTER_ON_MATRIX_CORES),
             () => None,
         }
     }
@@ -200,7 +204,7 @@ impl Problem for WeightProblem<'_> {
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         let s = &self.s;
         match variant {
-            BF16X6 => !self.product() && self.vendor.loses(self.tf32, self.share(caps)),
+            BF16X6 => !self.product() && self.vendor.loses(self.tf32, self.share(caps), SHARE),
             MATRIX => caps.matrix_cores.is_some() && !self.product() && s.co >= 16 && s.ci * s.taps() >= 64,
             _ => true,
         }
