@@ -146,7 +146,7 @@ fn named_variants_of_convolutions_take_channels_last_tensors() {
         for &dtype in dtypes(&*b).iter().filter(|d| **d != DType::F64) {
             let problem = &problems()[0];
             let want = convolve(&*b, problem, dtype, [false; 3]);
-            for variant in ["bf16x6", "cudnn", "miopen", "matrix_cores", "tile_64", "direct"] {
+            for variant in ["bf16x6", "columns", "cudnn", "miopen", "matrix_cores", "tile_64", "direct"] {
                 if known.chosen != variant && known.rejected.iter().all(|(name, _)| *name != variant) {
                     continue;
                 }

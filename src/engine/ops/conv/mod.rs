@@ -2,6 +2,7 @@
 //! in `weight.rs`.
 
 pub(super) mod causal;
+mod columns;
 pub(super) mod deformable;
 mod format;
 mod matrix;
@@ -184,6 +185,7 @@ impl Engine {
             ConvPlan::Pointwise if q.p.last => self.pointwise_channels_last(q),
             plan if q.p.last => self.in_format(q, false, |q| self.gathered_by(op, plan, q)),
             ConvPlan::Matrix(tile) => self.conv_matrix(&q, tile),
+            ConvPlan::Columns => self.adjoint_by_columns(q),
             ConvPlan::Pointwise => self.pointwise(q),
             ConvPlan::Tiles { tile, parts } => self.conv_tiles(&q, tile, parts),
             direct => self.direct(op, &q, direct),

@@ -247,7 +247,7 @@ impl Engine {
     }
 
     /// y = act(scale * part + bias + residual), with z the value before the activation; the part may be y.
-    fn conv_finish(&self, q: &Gathered<'_>, part: &View<'_>) -> Result<()> {
+    pub(super) fn conv_finish(&self, q: &Gathered<'_>, part: &View<'_>) -> Result<()> {
         let (s, c, y) = (&q.p.s, q.p.channels().0 * q.p.s.groups, q.y.as_view());
         let plane = if q.p.back { s.in_plane() } else { s.out_plane() };
         let (e, steps) = match q.p.last {

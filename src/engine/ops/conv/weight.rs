@@ -1,4 +1,4 @@
-//! Weight gradients of convolutions, and windows as columns.
+//! Weight gradients of convolutions.
 
 use crate::buffer::{GradMut, View};
 use crate::dtype::DType;
@@ -157,36 +157,5 @@ impl Engine {
         let grid = Grid::Blocks([s.co * splits, 1, 1]);
         self.launch(&CONV_DEPTHWISE_WEIGHT, x.dtype(), "", grid, &args)?;
         self.conv_join(&g, Some(&part.view()), splits)
-    }
-
-    /// im2col and col2im.
-    pub(in crate::engine::ops) fn columns(
-        &self,
-        op: &'static str,
-        p: &Conv,
-        kernel: &[usize],
-        from: View<'_>,
-        to: GradMut<'_>,
-    ) -> Result<()> {
-        let (gather, out) = (op == "im2col", to.out.as_view());
-        let (x, col) = if gather { (&from, &out) } else { (&out, &from) };
-        let s = check_columns(op, p, kernel, x, col, &to.out)?;
-        self.check_owner(op, if gather { "x" } else { "col" }, &from)?;
-        self.check_owner(op, if gather { "col" } else { "x" }, &out)?;
-        self.conv_extents(op, &s)?;
-        let n = out.numel();
-        let (dtype, grid) = (out.dtype(), Grid::Stride(n));
-        let (from, to, n, accumulate) =
-            (self.arg_in(&from), self.arg_in(&out), n as i64, i32::from(to.accumulate));
-        let (img, out) = (dims(s.input), dims(s.output));
-        let win = dims(s.kernel.into_iter().chain(s.stride));
-        let geo = dims(s.pad.into_iter().chain(s.dilation));
-        if gather {
-            let args = Im2colArgs { x: from, col: to, n, img, out, win, geo, accumulate };
-            self.launch(&IM2COL, dtype, "", grid, &args)
-        } else {
-            let args = Col2imArgs { col: from, x: to, n, img, out, win, geo, accumulate };
-            self.launch(&COL2IM, dtype, "", grid, &args)
-        }
     }
 }

@@ -17,6 +17,8 @@ pub(crate) const NEAR: usize = 1 << 27;
 pub(crate) const COUNT: usize = 1 << 30;
 /// Elements of partial sums beyond which a sum is not split further.
 const PARTS: usize = 1 << 27;
+/// Elements of the columns of windows that are in memory at a time.
+pub(super) const COLUMNS_LIMIT: usize = 1 << 25;
 /// Rows of an item of the depthwise kernels (`GK_STRIP`).
 const STRIP: usize = 2;
 
@@ -25,6 +27,7 @@ const SOURCE: &str = "kernels/common/conv/conv.c, weight.c";
 /// The variants of all products of the family. The portable one takes the best of those after it, and a matrix product where the convolution is one.
 const VARIANTS: &[Variant] = &[
     Variant { name: "bf16x6", source: "kernels/common/conv/matrix_bf16x6.c" },
+    Variant { name: "columns", source: "kernels/common/conv/columns.c" },
     Variant { name: "cudnn", source: "vendor library" },
     Variant { name: "miopen", source: "vendor library" },
     Variant { name: "matrix_cores", source: "kernels/common/conv/matrix.c" },
@@ -40,18 +43,20 @@ const VARIANTS: &[Variant] = &[
 
 /// Number of the variant that multiplies f32 in bf16, six times.
 const BF16X6: usize = 0;
+/// Number of the variant that multiplies columns of windows.
+const COLUMNS: usize = 1;
 /// Number of the variant by cuDNN, or by the library of a driver that is not this crate's.
-pub(super) const CUDNN: usize = 1;
+pub(super) const CUDNN: usize = 2;
 /// Number of the variant by MIOpen.
-pub(super) const MIOPEN: usize = 2;
-const MATRIX: usize = 3;
-const AUTO: usize = 4;
-const TILE_128: usize = 5;
-const TILE_64: usize = 6;
-const TILE_64X256: usize = 7;
-const TILE_32X256: usize = 8;
-const TILE_16X256: usize = 9;
-const SPLIT_K: usize = 10;
+pub(super) const MIOPEN: usize = 3;
+const MATRIX: usize = 4;
+const AUTO: usize = 5;
+const TILE_128: usize = 6;
+const TILE_64: usize = 7;
+const TILE_64X256: usize = 8;
+const TILE_32X256: usize = 9;
+const TILE_16X256: usize = 10;
+const SPLIT_K: usize = 11;
 
 /// What the vendor's library of a device says to a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,6 +96,7 @@ impl<'a> Library<'a> {
 /// Why the vendor's library is not asked.
 const FEW_CHANNELS: &str = "the kernels of this library are faster for a few channels per group";
 const POINTWISE: &str = "a convolution of one tap is a matrix product";
+const FEW_ROWS: &str = "columns of windows are faster where strides leave few channels";
 const FASTER_ON_MATRIX_CORES: &str = "six products in bf16 on matrix cores are faster than f32 without them";
 
 /// The tile kernels.

@@ -101,6 +101,13 @@ fn full_tiles_of_f32_are_six_products_in_bf16_unless_tf32_will_do() {
     assert_eq!((folded.s.input, folded.s.stride, folded.s.ci), ([1, 112, 56], [1, 2, 1], 8));
     assert_eq!(Fold::of(&ConvShape { input: [1, 112, 111], ..strided }), None);
     assert_eq!(chosen(&WeightProblem { s: strided, ..w }, &hopper), "bf16x6");
+    // Their gradient has three rows.
+    let adjoint = ConvProblem { s: strided, back: true, ..p };
+    assert_eq!((chosen(&adjoint, &hopper), chosen(&adjoint, &gpu())), ("columns", "columns"));
+    assert_eq!(chosen(&ConvProblem { tf32: true, ..adjoint }, &hopper), "cudnn");
+    let half = ConvProblem { dtype: DType::F16, ..adjoint };
+    assert!(half.plan(COLUMNS, &hopper).is_err_and(|why| why.contains("rounded")));
+    assert!(p.plan(COLUMNS, &hopper).is_err_and(|why| why.contains("no adjoint")));
     let refused = |p: ConvProblem<'_>, caps: &Caps| p.plan(BF16X6, caps).unwrap_err().to_string();
     assert!(refused(ConvProblem { dtype: DType::F16, ..p }, &hopper).contains("not f32"));
     assert!(refused(conv(shape(8, [64, 64, 4], 56)), &hopper).contains("groups"));

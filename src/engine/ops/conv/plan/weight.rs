@@ -2,9 +2,9 @@
 
 use super::matrix::{Fold, ITEM, MatrixTile, SHARE, STAGE, Work};
 use super::{
-    AUTO, BF16X6, COUNT, CUDNN, Depthwise, FASTER_ON_MATRIX_CORES, FEW_CHANNELS, Library, MATRIX, MIOPEN,
-    NEAR, PARTS, POINTWISE, SPLIT_K, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128, VARIANTS,
-    pointwise, reach, units,
+    AUTO, BF16X6, COLUMNS, COUNT, CUDNN, Depthwise, FASTER_ON_MATRIX_CORES, FEW_CHANNELS, Library, MATRIX,
+    MIOPEN, NEAR, PARTS, POINTWISE, SPLIT_K, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128,
+    VARIANTS, pointwise, reach, units,
 };
 use crate::device::Caps;
 use crate::dtype::DType;
@@ -189,6 +189,7 @@ impl Problem for WeightProblem<'_> {
                 let [splits, per] = self.matrix_parts(caps);
                 WeightPlan::Matrix { tile: MatrixTile::Bf16x6, splits, per }
             }),
+            COLUMNS => Err("sums over all images have no columns".into()),
             MATRIX => MatrixTile::Square128.fits(&self.s, self.dtype, caps).map(|()| self.matrix(caps)),
             AUTO => Ok(self.best(caps)),
             TILE_128 => large().map(|()| self.tiles(true, 1, caps)),

@@ -1,0 +1,75 @@
+//! Windows as columns of a matrix: `im2col`, its adjoint, and adjoints of convolutions by a matrix product and that.
+
+use super::Gathered;
+use super::plan::COLUMNS_LIMIT;
+use crate::buffer::{Buffer, GradMut, View};
+use crate::engine::Engine;
+use crate::engine::launch::{Grid, dims};
+use crate::error::Result;
+use crate::ops::conv::*;
+use crate::ops::gemm::{Gemm, GemmIo, GemmOps};
+use crate::spec::kernels::conv::*;
+
+impl Engine {
+    /// The adjoint of a convolution in f32 or f64: columns = w^T x for some images at a time, which are added up to y.
+    pub(super) fn adjoint_by_columns(&self, q: Gathered<'_>) -> Result<()> {
+        let (s, (m, r)) = (q.p.s, q.p.channels());
+        let (rows, from, to) = (m * s.taps(), s.out_plane(), s.in_plane());
+        let images = (COLUMNS_LIMIT / (rows * from).max(1)).clamp(1, s.n);
+        let columns = self.scratch(q.p.dtype, images * rows * from)?;
+        // What is more than the sums is finished in a second pass.
+        let room = (!q.plain()).then(|| self.scratch(q.p.dtype, q.y.numel())).transpose()?;
+        let y = room.as_ref().map_or(q.y.as_view(), Buffer::view).reshape(&[s.n, m, to])?;
+        let (x, w) = (q.x.reshape(&[s.n, r, from])?, q.w.reshape(&[r, rows])?);
+        for first in (0..s.n).step_by(images) {
+            let n = images.min(s.n - first);
+            let (x, y) = (x.map("x", |l| l.narrow(0, first, n))?, y.map("y", |l| l.narrow(0, first, n))?);
+            let product = columns.alias_mut().map("columns", |l| l.narrow(0, 0, n * rows * from))?;
+            let p = Gemm::new().trans(true, false).precision(q.precision);
+            self.gemm(&p, GemmIo::new(w, x, product.reshape(&[n, rows, from])?))?;
+            let args = Col2imArgs {
+                col: self.arg_in(&columns.view()),
+                x: self.arg_in(&y),
+                n: (n * m * to) as i64,
+                img: dims(s.input),
+                out: dims(s.output),
+                win: dims(s.kernel.into_iter().chain(s.stride)),
+                geo: dims(s.pad.into_iter().chain(s.dilation)),
+                accumulate: i32::from(q.accumulate),
+            };
+            self.launch(&COL2IM, q.p.dtype, "", Grid::Stride(n * m * to), &args)?;
+        }
+        room.map_or(Ok(()), |room| self.conv_finish(&q, &room.view()))
+    }
+
+    /// im2col and col2im.
+    pub(in crate::engine::ops) fn columns(
+        &self,
+        op: &'static str,
+        p: &Conv,
+        kernel: &[usize],
+        from: View<'_>,
+        to: GradMut<'_>,
+    ) -> Result<()> {
+        let (gather, out) = (op == "im2col", to.out.as_view());
+        let (x, col) = if gather { (&from, &out) } else { (&out, &from) };
+        let s = check_columns(op, p, kernel, x, col, &to.out)?;
+        self.check_owner(op, if gather { "x" } else { "col" }, &from)?;
+        self.check_owner(op, if gather { "col" } else { "x" }, &out)?;
+        self.conv_extents(op, &s)?;
+        let n = out.numel();
+        let (dtype, grid) = (out.dtype(), Grid::Stride(n));
+        let (from, to, n, accumulate) =
+            (self.arg_in(&from), self.arg_in(&out), n as i64, i32::from(to.accumulate));
+        let (img, out) = (dims(s.input), dims(s.output));
+        let win = dims(s.kernel.into_iter().chain(s.stride));
+        let geo = dims(s.pad.into_iter().chain(s.dilation));
+        if gather {
+            let args = Im2colArgs { x: from, col: to, n, img, out, win, geo, accumulate };
+            self.launch(&IM2COL, dtype, "", grid, &args)
+        } else {
+            let args = Col2imArgs { col: from, x: to, n, img, out, win, geo, accumulate };
+            self.launch(&COL2IM, dtype, "", grid, &args)
+        }
+    }
+}
