@@ -5,7 +5,7 @@ use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, long};
+use crate::engine::launch::{Grid, aligned16, code_of_op, long};
 use crate::engine::ops::random::RngArgs;
 use crate::error::Result;
 use crate::ops::core::Choice;
@@ -76,12 +76,23 @@ struct Logits<'a> {
     vocab: i64,
     /// 1 / T, or 0 for T = 0.
     scale: f64,
+    /// Whether rows are whole items of 16 bytes.
+    whole: bool,
 }
 
-/// What is kept of rows: `state` [rows, [`ROW_NUMBERS`]], and the sums of its powers by sections, [rows, [`SECTIONS`]].
+/// What is kept of rows, `state` [rows, [`ROW_NUMBERS`]], and sums of its powers, [rows, [`SECTIONS`]].
 struct Kept {
     state: Buffer,
-    sums: Option<Buffer>,
+    sums: Sums,
+}
+
+/// What powers are summed by.
+enum Sums {
+    None,
+    /// Sections of the rows.
+    Sections(Buffer),
+    /// Blocks of the clusters; rows that are open are left out.
+    Blocks(Buffer),
 }
 
 impl<'a> Logits<'a> {
@@ -95,6 +106,9 @@ impl<'a> Logits<'a> {
             rows: long(logits.shape()[0]),
             vocab: long(logits.shape()[1]),
             scale: if p.temperature == 0.0 { 0.0 } else { 1.0 / p.temperature },
+            whole: penalised.is_none()
+                && aligned16(logits)
+                && logits.shape()[1].is_multiple_of(16 / logits.dtype().size()),
         }
     }
 
@@ -137,13 +151,17 @@ impl<'a> Logits<'a> {
     /// What top-k and top-p keep.
     fn kept(&self, op: &'static str) -> Result<Kept> {
         let plan = self.plan(op)?;
-        if let SamplePlan::Histogram { parts } = plan {
-            return self.kept_by_histogram(parts);
+        match plan {
+            SamplePlan::Cluster { blocks, local } => {
+                return self.kept_by_cluster(Grid::BlocksWithLocal([blocks, 1, 1], local));
+            }
+            SamplePlan::Histogram { parts } => return self.kept_by_histogram(parts),
+            SamplePlan::Sections | SamplePlan::Rows => {}
         }
         let part = if plan == SamplePlan::Sections { Some(self.sections()?) } else { None };
         let state = self.each_row(ROW_NUMBERS)?;
         self.keep(&state, self.engine.arg_opt(part.as_ref().map(Buffer::view).as_ref()), false)?;
-        Ok(Kept { state, sums: None })
+        Ok(Kept { state, sums: Sums::None })
     }
 
     /// Finds what is kept of all rows, or of those that are left open; `part` is from [`Logits::sections`], or null.
@@ -174,7 +192,103 @@ impl<'a> Logits<'a> {
             h.cut(ByWeight::Power, self.p.top_p, counts)?;
         }
         self.keep(&h.state, Ptr::NULL, true)?;
-        Ok(Kept { state: h.state, sums: Some(h.sums) })
+        Ok(Kept { state: h.state, sums: Sums::Sections(h.sums) })
+    }
+
+    /// What is kept, by clusters of blocks that hold a row: top-k, then top-p. Some rows may stay open.
+    fn kept_by_cluster(&self, grid: Grid) -> Result<Kept> {
+        let e = self.engine;
+        let (state, sums) = (self.each_row(ROW_NUMBERS)?, self.each_row(SECTIONS)?);
+        let Logits { logits, wide, vocab, scale, .. } = *self;
+        let ([state_arg, sums_arg], whole) =
+            ([&state, &sums].map(|b| e.arg_in(&b.view())), i32::from(self.whole));
+        let counts = self.some_of_k();
+        if counts {
+            let args = LogitsHeldCountArgs {
+                logits,
+                wide,
+                state: state_arg,
+                sums: sums_arg,
+                vocab,
+                scale,
+                target: self.p.top_k as f64,
+                whole,
+            };
+            e.launch(&LOGITS_HELD_COUNT, self.dtype, "", grid, &args)?;
+        }
+        if self.p.top_p < 1.0 {
+            let args = LogitsHeldPowerArgs {
+                logits,
+                wide,
+                state: state_arg,
+                sums: sums_arg,
+                vocab,
+                scale,
+                target: self.p.top_p,
+                whole,
+                after: i32::from(counts),
+            };
+            e.launch(&LOGITS_HELD_POWER, self.dtype, "", grid, &args)?;
+        }
+        Ok(Kept { state, sums: Sums::Blocks(sums) })
+    }
+
+    /// Finds what is kept of the rows that clusters left open.
+    fn close(&self, kept: &Kept) -> Result<()> {
+        match kept.sums {
+            Sums::Blocks(_) => self.keep(&kept.state, Ptr::NULL, true),
+            Sums::None | Sums::Sections(_) => Ok(()),
+        }
+    }
+
+    /// Draws from what is kept, with the random words of `rng`.
+    fn draw(&self, kept: &Kept, rng: RngArgs, ids: Ptr) -> Result<()> {
+        let RngArgs { seed, stream, offset, more } = rng;
+        let Logits { engine: e, p, dtype, logits, wide, rows, vocab, scale, .. } = *self;
+        let state = e.arg_in(&kept.state.view());
+        let known = match &kept.sums {
+            // Sums do not know of min-p.
+            _ if p.min_p > 0.0 => Ptr::NULL,
+            Sums::None => Ptr::NULL,
+            Sums::Sections(sums) => e.arg_in(&sums.view()),
+            Sums::Blocks(sums) => {
+                let args = LogitsHeldDrawArgs {
+                    logits,
+                    wide,
+                    state,
+                    sums: e.arg_in(&sums.view()),
+                    more,
+                    ids,
+                    vocab,
+                    top_k: (p.top_k as i64).min(vocab),
+                    seed,
+                    stream,
+                    offset,
+                    scale,
+                    top_p: p.top_p,
+                    whole: i32::from(self.whole),
+                };
+                let grid = Grid::Blocks([rows as usize, 1, 1]);
+                return e.launch(&LOGITS_HELD_DRAW, dtype, "", grid, &args);
+            }
+        };
+        self.close(kept)?;
+        let args = LogitsDrawKeptArgs {
+            logits,
+            wide,
+            state,
+            known,
+            more,
+            ids,
+            rows,
+            vocab,
+            seed,
+            stream,
+            offset,
+            scale,
+            min_p: p.min_p,
+        };
+        e.launch(&LOGITS_DRAW_KEPT, dtype, "", rows_grid(rows as usize), &args)
     }
 
     fn histogram(&self, parts: usize, counts: bool) -> Result<Histogram<'_>> {
@@ -273,6 +387,9 @@ impl SamplingOps for Engine {
         let penalised = self.penalised(OP, p, &logits, prev.as_ref())?;
         let l = Logits::new(self, p, &logits, penalised.as_ref());
         let kept = if l.filtered() || p.min_p > 0.0 { Some(l.kept(OP)?) } else { None };
+        if let Some(kept) = &kept {
+            l.close(kept)?;
+        }
         let parts = vocab.div_ceil(PROCESSED).max(1);
         let args = LogitsProcessArgs {
             logits: l.logits,
@@ -298,31 +415,15 @@ impl SamplingOps for Engine {
         const OP: &str = "sample_tokens";
         let [rows, _] = check_sample_tokens(p, &rng, &logits, prev.as_ref(), &ids)?;
         self.check_owner_all(OP, &[("logits", Some(logits)), ("prev", prev), ("ids", Some(ids.as_view()))])?;
-        let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
+        let rng = self.rng_args(OP, &rng)?;
         let penalised = self.penalised(OP, p, &logits, prev.as_ref())?;
         let l = Logits::new(self, p, &logits, penalised.as_ref());
         let (grid, ids) = (rows_grid(rows), self.arg_out(&ids));
         let Logits { dtype, logits, wide, rows, vocab, scale, .. } = l;
         if p.temperature > 0.0 && (l.filtered() || p.min_p > 0.0) {
-            let kept = l.kept(OP)?;
-            let args = LogitsDrawKeptArgs {
-                logits,
-                wide,
-                state: self.arg_in(&kept.state.view()),
-                // Sums of sections do not know of min-p.
-                known: self.arg_opt(kept.sums.as_ref().filter(|_| p.min_p <= 0.0).map(Buffer::view).as_ref()),
-                more,
-                ids,
-                rows,
-                vocab,
-                seed,
-                stream,
-                offset,
-                scale,
-                min_p: p.min_p,
-            };
-            return self.launch(&LOGITS_DRAW_KEPT, dtype, "", grid, &args);
+            return l.draw(&l.kept(OP)?, rng, ids);
         }
+        let RngArgs { seed, stream, offset, more } = rng;
         let part = if l.plan(OP)? == SamplePlan::Sections { Some(l.sections()?) } else { None };
         let part = self.arg_opt(part.as_ref().map(Buffer::view).as_ref());
         if p.temperature == 0.0 {
