@@ -267,13 +267,15 @@ GK_FN gk_held_listed gk_held_list(const gk_held* p, gk_held_local* m, const gk_f
         gk_f x[GK_HELD_STEP];
         gk_held_some(m, own, from, x);
         gk_u32 in = 0u;
+        int hit[GK_HELD_STEP];
         GK_UNROLL for (int u = 0; u < GK_HELD_STEP; u++) {
             gk_u32 q = gk_held_point(p, x[u]) - c->want;
             if (by == GK_BY_COUNT && (int)q < 0) r.above += gk_held_power(p, x[u], c->top);
-            in |= q < GK_HELD_POINTS ? 1u << u : 0u;
+            hit[u] = q < GK_HELD_POINTS;
+            in |= hit[u] ? 1u << u : 0u;
         }
         GK_UNROLL for (int u = 0; u < GK_HELD_STEP; u++) {
-            if (in >> u & 1u) {
+            if (hit[u]) {
                 m->data[at] = x[u];
                 at += GK_BLOCK;
             }
@@ -501,15 +503,14 @@ GK_FN void gk_held_row(gk_held* p, gk_held_local* m, gk_f target, gk_f open, GK_
 /* The id at which the powers of what a block keeps, from *before on, exceed the target. */
 GK_FN gk_i64 gk_held_draw(const gk_held* p, GK_LOCAL_PTR gk_f* part, GK_LOCAL_PTR gk_f* tmp, const gk_kept* k, gk_f target, gk_f before)
 {
-    gk_f x[2][GK_HELD_HALF], all[GK_SAMPLE_DIGITS], run = before, s = GK_R(0.0), low = gk_held_low(k);
+    gk_f x[GK_HELD_HALF], all[GK_SAMPLE_DIGITS], run = before, s = GK_R(0.0), low = gk_held_low(k);
     int last = (int)k->last, piece = 0, reached = 0, lane = gk_lid() % GK_SECTION_LANES, section = gk_lid() / GK_SECTION_LANES, first, found;
-    gk_held_load(p, 0, x[0]);
-    gk_held_load(p, GK_HELD_HALF, x[1]);
-    GK_UNROLL for (int h = 0; h < 2; h++) {
+    GK_ROLLED for (int h = 0; h < 2; h++) {
+        gk_held_load(p, h * GK_HELD_HALF, x);
         GK_UNROLL for (int v = 0; v < GK_HELD_PIECES / 2; v++) {
             s = GK_R(0.0);
             GK_UNROLL for (int e = 0; e < GK_W; e++) {
-                gk_f own = gk_held_max(x[h][v * GK_W + e], -GK_INF);
+                gk_f own = gk_held_max(x[v * GK_W + e], -GK_INF);
                 if (gk_held_keeps(low, last, own, gk_held_id(p, h * GK_HELD_HALF + v * GK_W + e))) s += gk_held_power(p, own, k->top);
             }
             part[(h * GK_HELD_PIECES / 2 + v) * GK_BLOCK + gk_lid()] = s;
