@@ -1,17 +1,17 @@
 /* Top-k and top-p of rows of logits that the blocks of a cluster hold, and draws from them: what histogram.c finds by several kernels, by one that reads a
  * row once. Empty where blocks form no clusters.
  *
- *   logits_held_count    what top-k keeps
- *   logits_held_power    what top-p keeps, of that or of all
- *   logits_held_draw     a draw of that, by a block that reads the part of the row in which it lies
+ *   logits_held_count     the elements among which top-k's last one is
+ *   logits_held_power     those among which top-p's last one is, of what top-k keeps or of all
+ *   logits_held_finish    a row: what is kept, by comparing those elements with each other; a draw from it
  *
  * Half of a block's logits wait in registers, half in local memory. Places of logits on a grid of 1/512 of a factor of two, which is the same in all
  * blocks, count down from the largest logit. Each thread sums weights (counts or powers) by 32 bins of 256 places in columns of its own; the blocks tell
  * each other the sums of their bins and find the bin in which the target is reached. Each thread lists that bin's elements; their weights are summed by
- * places, as integers. The elements of the place in which the target is reached go to the first block, which compares each of them with all. A draw goes
- * from the sums of blocks, pieces of a block and threads to an element. Rows that this cannot serve are open (GK_ROW_OPEN), for logits_keep, and searched
- * by logits_held_draw itself: the largest logit infinite or beyond GK_HELD_BOUND, a threshold below the bins, more than GK_HELD_HALF elements of a bin in
- * a thread, more than GK_HELD_FEW elements of a place in a block.
+ * places, as integers. The elements of the place in which the target is reached go to memory, and another kernel compares each of them with all. A draw
+ * goes from the sums of blocks, pieces of a block and threads to an element. Rows that this cannot serve are open (GK_ROW_OPEN), for logits_keep, and
+ * searched by logits_held_finish itself if it draws: the largest logit infinite or beyond GK_HELD_BOUND, a threshold below the bins, more than
+ * GK_HELD_HALF elements of a bin in a thread, more than GK_HELD_FEW elements of a place in a block.
  * Sums in gk_f, those of places of 18 bits for each power. Deterministic: fixed trees, integers, lists in the order of threads.
  */
 #include "rows.h"
@@ -42,6 +42,10 @@
 /* Elements of a place for each block. */
 #define GK_HELD_FEW 64
 #define GK_HELD_SLOTS (GK_CLUSTER * GK_HELD_FEW)
+/* Numbers of a row for logits_held_finish: powers above the threshold's place in each block; how many elements it has there; those and their ids. */
+#define GK_HELD_COUNTS GK_CLUSTER
+#define GK_HELD_LISTS (2 * GK_CLUSTER)
+#define GK_HELD_NUMBERS (GK_HELD_LISTS + 2 * GK_HELD_SLOTS)
 
 #if defined(GK_QUICK_EXP2)
 #define gk_held_exp2(x) gk_quick_exp2(x)
@@ -54,9 +58,9 @@ GK_FN int gk_held_keeps(gk_f low, int last, gk_f x, int id) { return x > low || 
 /* The larger one, of which NaN is none. */
 #define gk_held_max(a, b) GK_M(fmax)(a, b)
 
-/* Local memory of a block. `data` has half of its logits, then the list of a bin, then sums for the draw; `bins` the sums of threads, then what follows it. */
+/* Local memory of a block. `data` has half of its logits, then the list of a bin; `bins` the sums of threads, then the end of that list and `places`. */
 typedef struct {
-    GK_LOCAL_PTR gk_f *data, *bins, *places, *x, *ids, *met, *tmp, *weights;
+    GK_LOCAL_PTR gk_f *data, *bins, *places, *met, *tmp, *weights;
     GK_LOCAL_PTR gk_u32* sums;
 } gk_held_local;
 
@@ -181,7 +185,8 @@ GK_FN void gk_held_meet(const gk_held* p, gk_held_local* m, const gk_f own[GK_HE
 }
 
 /* The first of GK_BLOCK weights with which, and with those before it, a sum reaches the target, or exceeds it; the last one that there is, if rounding
- * leaves none. *above: the sum before all of them, then before that one. One thread looks, for all. */
+ * leaves none. *above: the sum before all of them, then before that one. One thread looks, and tells all in the two numbers behind tmp, which nothing else
+ * writes to. */
 GK_FN int gk_held_find(GK_LOCAL_PTR const gk_f* weights, gk_f target, const int exceeds, GK_LOCAL_PTR gk_f* tmp, gk_f* above)
 {
     gk_f s = gk_group_sum(weights[gk_lid()], tmp, GK_SECTION_LANES);
@@ -209,13 +214,12 @@ GK_FN int gk_held_find(GK_LOCAL_PTR const gk_f* weights, gk_f target, const int 
             }
             run += s;
         }
-        tmp[GK_SAMPLE_DIGITS] = (gk_f)found;
-        tmp[GK_SAMPLE_DIGITS + 1] = before;
+        tmp[GK_BLOCK] = (gk_f)found;
+        tmp[GK_BLOCK + 1] = before;
     }
     GK_BARRIER();
-    /* Other collectives write to other places, and this one beyond a barrier. */
-    *above = tmp[GK_SAMPLE_DIGITS + 1];
-    return (int)tmp[GK_SAMPLE_DIGITS];
+    *above = tmp[GK_BLOCK + 1];
+    return (int)tmp[GK_BLOCK];
 }
 
 /* A row's threshold. want: the first point of the bin in which it lies; bin: its number, counted from the row's largest logit; above: weights above that
@@ -353,12 +357,13 @@ GK_FN int gk_held_before(int has, int* all, GK_LOCAL_PTR gk_f* weights, GK_LOCAL
 /* Whether a listed element lies in the threshold's place. */
 GK_FN int gk_held_there(const gk_held* p, const gk_held_cut* c, gk_f x) { return (gk_held_point(p, x) - c->want) / 4u == (gk_u32)c->place; }
 
-/* Sends the elements of the threshold's place to the first block of the cluster. */
-GK_FN void gk_held_gather(const gk_held* p, gk_held_local* m, gk_held_cut* c, const gk_held_listed* r, GK_LOCAL_PTR gk_f* few)
+/* Writes the elements of the threshold's place, and their number. numbers: GK_HELD_NUMBERS of the row. */
+GK_FN void gk_held_gather(const gk_held* p, gk_held_local* m, const gk_held_cut* c, const gk_held_listed* r, GK_GLOBAL gk_f* numbers)
 {
     int has = 0, at, all, end = r->count < GK_HELD_HALF ? r->count : GK_HELD_HALF;
     gk_u32 there = 0u;
     gk_u64 which = r->which;
+    GK_GLOBAL gk_f* list = numbers + GK_HELD_LISTS + p->block * GK_HELD_FEW;
     for (int n = 0; n < end; n += GK_HELD_AHEAD) {
         gk_f x[GK_HELD_AHEAD];
         gk_held_listed_at(m, n, end, x);
@@ -369,91 +374,15 @@ GK_FN void gk_held_gather(const gk_held* p, gk_held_local* m, gk_held_cut* c, co
         }
     }
     at = gk_held_before(has, &all, m->weights, m->tmp);
-    if (gk_lid() == 0) gk_cluster_put(few + p->block, (gk_f)all, 0);
+    if (gk_lid() == 0) numbers[GK_HELD_COUNTS + p->block] = (gk_f)all;
     for (int n = 0; there != 0u && at < GK_HELD_FEW; n++, there >>= 1) {
         if (there & 1u) {
-            gk_f x = m->data[n * GK_BLOCK + gk_lid()], id = (gk_f)gk_held_id(p, gk_held_lowest(which));
-            gk_cluster_put(m->x + p->block * GK_HELD_FEW + at, x, 0);
-            gk_cluster_put(m->ids + p->block * GK_HELD_FEW + at, id, 0);
+            list[at] = m->data[n * GK_BLOCK + gk_lid()];
+            list[GK_HELD_SLOTS + at] = (gk_f)gk_held_id(p, gk_held_lowest(which));
             at++;
         }
         which &= which - 1u;
     }
-    GK_CLUSTER_BARRIER();
-    GK_UNROLL for (int b = 0; b < GK_CLUSTER; b++) c->open = c->open || (p->block == 0 && few[b] > (gk_f)GK_HELD_FEW);
-}
-
-/* The elements of the threshold's place without gaps, in place of the list, in the first block; none in others. own: powers of those that are kept. */
-typedef struct { GK_LOCAL_PTR gk_f *x, *ids, *w, *own; int n; } gk_held_few;
-
-GK_FN gk_held_few gk_held_pack(const gk_held* p, const gk_held_local* m, const gk_held_cut* c, GK_LOCAL_PTR const gk_f* few, const int by)
-{
-    gk_held_few f;
-    f.x = m->data; f.ids = f.x + GK_HELD_SLOTS; f.w = f.ids + GK_HELD_SLOTS; f.own = f.w + GK_HELD_SLOTS;
-    f.n = 0;
-    GK_UNROLL for (int b = 0; b < GK_CLUSTER; b++) {
-        int has = c->open || p->block > 0 ? 0 : (int)few[b], s = gk_lid() - b * (GK_BLOCK / GK_CLUSTER);
-        s = s < 0 ? s + GK_BLOCK : s;
-        if (s < has) {
-            gk_f x = m->x[b * GK_HELD_FEW + s];
-            f.x[f.n + s] = x;
-            f.ids[f.n + s] = m->ids[b * GK_HELD_FEW + s];
-            f.w[f.n + s] = by == GK_BY_POWER ? gk_held_power(p, x, c->top) : GK_R(1.0);
-        }
-        f.n += has;
-    }
-    GK_BARRIER();
-    return f;
-}
-
-/* The weights of what stands before element s in f, by GK_HELD_LANES threads. */
-GK_FN gk_f gk_held_ahead(const gk_held_few* f, int s, GK_LOCAL_PTR gk_f* tmp)
-{
-    gk_f x = f->x[s], id = f->ids[s], before = GK_R(0.0);
-    for (int o = gk_lid() % GK_HELD_LANES; o < f->n; o += GK_HELD_AHEAD * GK_HELD_LANES) {
-        GK_UNROLL for (int u = 0; u < GK_HELD_AHEAD; u++) {
-            /* Room for GK_HELD_SLOTS: what lies behind the last one is read and left out. */
-            int at = (o + u * GK_HELD_LANES) % GK_HELD_SLOTS;
-            gk_f y = f->x[at], w = f->w[at];
-            int first = y > x || (y == x && f->ids[at] < id);
-            before += o + u * GK_HELD_LANES < f->n && first ? w : GK_R(0.0);
-        }
-    }
-    return gk_group_sum(before, tmp, GK_HELD_LANES);
-}
-
-/* What is kept, by comparing each of the elements of the threshold's place with all. few: how many the blocks have; *sum: for thread b of the first block
- * the powers of those that block b has and that are kept. */
-GK_FN gk_kept gk_held_compare(const gk_held* p, gk_held_local* m, const gk_held_cut* c, GK_LOCAL_PTR const gk_f* few, gk_f* sum, const int by)
-{
-    const int groups = GK_BLOCK / GK_HELD_LANES;
-    gk_held_few f = gk_held_pack(p, m, c, few, by);
-    gk_f low = GK_INF, last = GK_R(-1.0);
-    int group = gk_lid() / GK_HELD_LANES, at = 0;
-    gk_kept k = p->kept;
-    for (int r = 0; r < f.n; r += groups) {
-        int s = r + group < f.n ? r + group : 0;
-        gk_f x = f.x[s];
-        int kept = c->above + gk_held_ahead(&f, s, m->tmp) < c->target;
-        low = kept && x < low ? x : low;
-        f.own[s] = kept ? gk_held_power(p, x, c->top) : GK_R(0.0);
-    }
-    low = gk_block_min(low, m->tmp);
-    for (int s = gk_lid(); s < f.n; s += GK_BLOCK) {
-        if (f.x[s] == low && f.own[s] > GK_R(0.0)) last = gk_max(last, f.ids[s]);
-    }
-    last = gk_block_max(last, m->tmp);
-    *sum = GK_R(0.0);
-    for (int b = 0; f.n > 0 && gk_lid() < GK_CLUSTER && b <= gk_lid(); b++) {
-        int end = at + (int)few[b];
-        for (; at < end; at++) *sum += b == gk_lid() ? f.own[at] : GK_R(0.0);
-    }
-    k.top = c->top;
-    if (!c->all) {
-        k.cut = gk_key_of(low);
-        k.last = (gk_i64)last;
-    }
-    return k;
 }
 
 /* The powers of a thread's listed elements above the threshold's place. */
@@ -467,22 +396,23 @@ GK_FN gk_f gk_held_nearer(const gk_held* p, const gk_held_local* m, const gk_hel
     return s;
 }
 
-/* Finds what is kept of a row: state, in the first block of its cluster. sums [rows, 2, GK_CLUSTER]: powers of what is kept in the blocks' parts, without
- * the threshold's place, and in that. few: local memory. */
-GK_FN void gk_held_row(gk_held* p, gk_held_local* m, gk_f target, gk_f open, GK_LOCAL_PTR gk_f* few, GK_GLOBAL gk_f* state, GK_GLOBAL gk_f* sums,
-                       const int by)
+/* Finds the elements of a row among which the last one is that is kept: state, but for the cut, and numbers. few: local memory. */
+GK_FN void gk_held_row(gk_held* p, gk_held_local* m, gk_f target, GK_LOCAL_PTR gk_f* few, GK_GLOBAL gk_f* state, GK_GLOBAL gk_f* numbers, const int by)
 {
     gk_f own[GK_HELD_HALF], s;
-    gk_kept k;
     gk_held_cut c;
     gk_held_listed r;
+    gk_i64 at = p->row * GK_ROW_NUMBERS;
+    gk_f open = p->after ? state[at + GK_ROW_OPEN] : GK_R(0.0);
+    if (p->after) p->kept = gk_row_get(state, p->row);
+    numbers += p->row * GK_HELD_NUMBERS;
     GK_CLUSTER_ARRIVE();
     gk_held_begin(p, m, own);
     gk_held_meet(p, m, own, by);
     c = gk_held_threshold(p, m, target, by);
     r = gk_held_list(p, m, own, &c, by);
     gk_held_refine(p, m, &c, r.count, few, by);
-    gk_held_gather(p, m, &c, &r, few + GK_CLUSTER);
+    gk_held_gather(p, m, &c, &r, numbers);
     s = r.above;
     if (by == GK_BY_POWER && gk_lid() < GK_HELD_BINS && gk_lid() < c.bin - gk_held_shift(p, c.top, p->top)) {
         s = m->met[p->block * GK_HELD_MET + gk_lid()] * gk_held_factor(p, c.top, p->top, by);
@@ -490,13 +420,13 @@ GK_FN void gk_held_row(gk_held* p, gk_held_local* m, gk_f target, gk_f open, GK_
     if (by == GK_BY_POWER && gk_lid() < c.place) s += m->places[p->block * GK_HELD_PLACES + gk_lid()];
     if (by == GK_BY_COUNT) s += gk_held_nearer(p, m, &c, r.count);
     s = gk_block_sum(s, m->tmp);
-    sums += 2 * GK_CLUSTER * p->row;
-    if (gk_lid() == 0) sums[p->block] = s;
-    k = gk_held_compare(p, m, &c, few + GK_CLUSTER, &s, by);
-    if (p->block == 0 && gk_lid() < GK_CLUSTER) sums[GK_CLUSTER + gk_lid()] = s;
+    if (gk_lid() == 0) numbers[p->block] = s;
     if (p->block == 0 && gk_lid() == 0) {
-        gk_row_put(state, p->row, k);
-        state[p->row * GK_ROW_NUMBERS + GK_ROW_OPEN] = c.open || open != GK_R(0.0) ? GK_R(1.0) : GK_R(0.0);
+        p->kept.top = c.top;
+        gk_row_put(state, p->row, p->kept);
+        state[at + GK_ROW_ABOVE] = c.above;
+        state[at + GK_ROW_TARGET] = c.target;
+        state[at + GK_ROW_OPEN] = c.open || open != GK_R(0.0) ? GK_R(1.0) : GK_R(0.0);
     }
 }
 
@@ -569,8 +499,6 @@ GK_FN gk_held_local gk_held_split(GK_LOCAL_PTR gk_f* room)
     m.data = room;
     m.bins = room + GK_HELD_HALF * GK_BLOCK;
     m.places = m.bins + GK_HELD_STEP * GK_BLOCK;
-    m.x = m.places + GK_CLUSTER * GK_HELD_PLACES;
-    m.ids = m.x + GK_HELD_SLOTS;
     return m;
 }
 
@@ -579,52 +507,122 @@ GK_FN gk_held_local gk_held_split(GK_LOCAL_PTR gk_f* room)
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 3
 // Units: FLOATS
-/* state [rows, GK_ROW_NUMBERS]: what top-k keeps; sums [rows, 2, GK_CLUSTER], see gk_held_row. whole: rows are whole items of 16 bytes. Launch: a cluster
- * per row, GK_HELD_PART numbers of local memory. */
-GK_KERNEL(logits_held_count)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_f, state), GK_OUT(gk_f, sums), gk_i64 vocab, gk_f scale, gk_f target,
+/* state [rows, GK_ROW_NUMBERS], numbers [rows, GK_HELD_NUMBERS]: what logits_held_finish makes top-k of. whole: rows are whole items of 16 bytes.
+ * Launch: a cluster per row, GK_HELD_PART numbers of local memory. */
+GK_KERNEL(logits_held_count)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_f, state), GK_OUT(gk_f, numbers), gk_i64 vocab, gk_f scale, gk_f target,
                              int whole)
 {
-    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_OUT(gk_f, state); GK_BIND_OUT(gk_f, sums);
+    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_OUT(gk_f, state); GK_BIND_OUT(gk_f, numbers);
     GK_LOCAL_DYNAMIC(gk_f, room, GK_HELD_PART);
-    GK_LOCAL gk_f tmp[GK_BLOCK], weights[GK_BLOCK], met[GK_CLUSTER * GK_HELD_MET], few[2 * GK_CLUSTER];
+    GK_LOCAL gk_f tmp[GK_BLOCK + 2], weights[GK_BLOCK], met[GK_CLUSTER * GK_HELD_MET], few[GK_CLUSTER];
     GK_LOCAL gk_u32 places[GK_BLOCK];
     gk_held p = gk_held_of(logits, wide, vocab, scale, gk_bid(0) / GK_CLUSTER, gk_bid(0) % GK_CLUSTER, whole);
     gk_held_local m = gk_held_split(room);
     m.tmp = tmp; m.weights = weights; m.met = met; m.sums = places;
-    gk_held_row(&p, &m, target, GK_R(0.0), few, state, sums, GK_BY_COUNT);
+    gk_held_row(&p, &m, target, few, state, numbers, GK_BY_COUNT);
 }
 
-/* state: what top-p keeps, `after` logits_held_count of that; sums. Launch: as logits_held_count. */
-GK_KERNEL(logits_held_power)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_f, state), GK_OUT(gk_f, sums), gk_i64 vocab, gk_f scale, gk_f target,
+/* The same for top-p; `after`: of what top-k keeps. */
+GK_KERNEL(logits_held_power)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_f, state), GK_OUT(gk_f, numbers), gk_i64 vocab, gk_f scale, gk_f target,
                              int whole, int after)
 {
-    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_OUT(gk_f, state); GK_BIND_OUT(gk_f, sums);
+    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_OUT(gk_f, state); GK_BIND_OUT(gk_f, numbers);
     GK_LOCAL_DYNAMIC(gk_f, room, GK_HELD_PART);
-    GK_LOCAL gk_f tmp[GK_BLOCK], weights[GK_BLOCK], met[GK_CLUSTER * GK_HELD_MET], few[2 * GK_CLUSTER];
+    GK_LOCAL gk_f tmp[GK_BLOCK + 2], weights[GK_BLOCK], met[GK_CLUSTER * GK_HELD_MET], few[GK_CLUSTER];
     GK_LOCAL gk_u32 places[GK_BLOCK];
     gk_held p = gk_held_of(logits, wide, vocab, scale, gk_bid(0) / GK_CLUSTER, gk_bid(0) % GK_CLUSTER, whole);
     gk_held_local m = gk_held_split(room);
-    gk_f open = after ? state[p.row * GK_ROW_NUMBERS + GK_ROW_OPEN] : GK_R(0.0);
     m.tmp = tmp; m.weights = weights; m.met = met; m.sums = places;
     p.after = after;
-    if (after) p.kept = gk_row_get(state, p.row);
-    gk_held_row(&p, &m, target, open, few, state, sums, GK_BY_POWER);
+    gk_held_row(&p, &m, target, few, state, numbers, GK_BY_POWER);
 }
 #undef GK_CLUSTERING
 #define GK_CLUSTERING
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 2
 
+/* The elements of the threshold's place without gaps: values, ids, weights, and the powers of those that are kept. */
+typedef struct { GK_LOCAL_PTR gk_f *x, *ids, *w, *own; gk_f top, above, target; int n, end[GK_CLUSTER]; } gk_held_few;
+
+/* f->n = -1 if a block has more than are listed. */
+GK_FN void gk_held_pack(gk_held_few* f, const gk_held* p, GK_GLOBAL const gk_f* numbers, int by)
+{
+    GK_GLOBAL const gk_f* lists = numbers + GK_HELD_LISTS;
+    int has[GK_CLUSTER], most = 0;
+    f->n = 0;
+    GK_UNROLL for (int b = 0; b < GK_CLUSTER; b++) {
+        has[b] = (int)numbers[GK_HELD_COUNTS + b];
+        most = has[b] > most ? has[b] : most;
+        f->n += has[b];
+        f->end[b] = f->n;
+    }
+    for (int s = gk_lid(); s < GK_HELD_SLOTS; s += GK_BLOCK) {
+        int b = s / GK_HELD_FEW, n = s % GK_HELD_FEW, first = 0;
+        GK_UNROLL for (int o = 0; o < GK_CLUSTER; o++) first += o < b ? has[o] : 0;
+        if (most <= GK_HELD_FEW && first + n < f->n && n < (int)numbers[GK_HELD_COUNTS + b]) {
+            gk_f x = lists[s];
+            f->x[first + n] = x;
+            f->ids[first + n] = lists[GK_HELD_SLOTS + s];
+            f->w[first + n] = by == GK_BY_POWER ? gk_held_power(p, x, f->top) : GK_R(1.0);
+        }
+    }
+    if (most > GK_HELD_FEW) f->n = -1;
+    GK_BARRIER();
+}
+
+/* The weights of what stands before element s in f, by GK_HELD_LANES threads. */
+GK_FN gk_f gk_held_ahead(const gk_held_few* f, int s, GK_LOCAL_PTR gk_f* tmp)
+{
+    gk_f x = f->x[s], id = f->ids[s], before = GK_R(0.0);
+    for (int o = gk_lid() % GK_HELD_LANES; o < f->n; o += GK_HELD_AHEAD * GK_HELD_LANES) {
+        GK_UNROLL for (int u = 0; u < GK_HELD_AHEAD; u++) {
+            /* Room for GK_HELD_SLOTS: what lies behind the last one is read and left out. */
+            int at = (o + u * GK_HELD_LANES) % GK_HELD_SLOTS;
+            gk_f y = f->x[at], w = f->w[at];
+            int first = y > x || (y == x && f->ids[at] < id);
+            before += o + u * GK_HELD_LANES < f->n && first ? w : GK_R(0.0);
+        }
+    }
+    return gk_group_sum(before, tmp, GK_HELD_LANES);
+}
+
+/* What is kept, by comparing each element of f with all. k: as it is where none is listed. */
+GK_FN void gk_held_compare(const gk_held_few* f, const gk_held* p, gk_kept* k, GK_LOCAL_PTR gk_f* tmp)
+{
+    const int groups = GK_BLOCK / GK_HELD_LANES;
+    gk_f low = GK_INF, last = GK_R(-1.0);
+    int group = gk_lid() / GK_HELD_LANES;
+    for (int r = 0; r < f->n; r += groups) {
+        int s = r + group < f->n ? r + group : 0;
+        gk_f x = f->x[s];
+        int kept = f->above + gk_held_ahead(f, s, tmp) < f->target;
+        low = kept && x < low ? x : low;
+        f->own[s] = kept ? gk_held_power(p, x, f->top) : GK_R(0.0);
+    }
+    low = gk_block_min(low, tmp);
+    for (int s = gk_lid(); s < f->n; s += GK_BLOCK) {
+        if (f->x[s] == low && f->own[s] > GK_R(0.0)) last = gk_max(last, f->ids[s]);
+    }
+    last = gk_block_max(last, tmp);
+    if (f->n > 0) {
+        k->cut = gk_key_of(low);
+        k->last = (gk_i64)last;
+    }
+}
+
 /* The block of a row in which the target lies, a share `u` of all powers. *before: those before it. */
-GK_FN int gk_held_block(GK_GLOBAL const gk_f* sums, gk_f u, gk_f* target, gk_f* before)
+GK_FN int gk_held_block(const gk_held_few* f, GK_GLOBAL const gk_f* numbers, gk_f u, gk_f* target, gk_f* before)
 {
     gk_f own[GK_CLUSTER], run = GK_R(0.0);
-    int block = 0, reached = 0;
-    GK_UNROLL for (int b = 0; b < GK_CLUSTER; b++) own[b] = sums[b] + sums[GK_CLUSTER + b];
+    int block = 0, reached = 0, at = 0;
     *target = GK_R(0.0);
-    GK_UNROLL for (int b = 0; b < GK_CLUSTER; b++) *target += own[b];
-    *target *= u;
     *before = GK_R(0.0);
+    GK_UNROLL for (int b = 0; b < GK_CLUSTER; b++) {
+        own[b] = numbers[b];
+        for (; at < f->end[b] && f->n > 0; at++) own[b] += f->own[at];
+        *target += own[b];
+    }
+    *target *= u;
     GK_UNROLL for (int b = 0; b < GK_CLUSTER; b++) {
         if (!reached && own[b] > GK_R(0.0)) {
             block = b;
@@ -636,21 +634,37 @@ GK_FN int gk_held_block(GK_GLOBAL const gk_f* sums, gk_f u, gk_f* target, gk_f* 
     return block;
 }
 
-/* ids [rows]: a draw of what is kept of a row, or where the row is open, of what top-k and top-p keep, which is found first. Launch: one block per row. */
-GK_KERNEL(logits_held_draw)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, state), GK_IN(gk_f, sums), GK_IN(gk_i64, more), GK_OUT(gk_i64, ids),
-                            gk_i64 vocab, gk_i64 top_k, gk_i64 seed, gk_i64 stream, gk_i64 offset, gk_f scale, gk_f top_p, int whole)
+/* What is kept of a row, by: GK_BY_COUNT or GK_BY_POWER, and ids [rows], or null: a draw of it. Of an open row what top-k and top-p keep is found first, if
+ * anything is drawn. Launch: one block per row. */
+GK_KERNEL(logits_held_finish)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, numbers), GK_IN(gk_i64, more), GK_OUT(gk_f, state),
+                              GK_OUT(gk_i64, ids), gk_i64 vocab, gk_i64 top_k, gk_i64 seed, gk_i64 stream, gk_i64 offset, gk_f scale, gk_f top_p,
+                              int by, int whole)
 {
-    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_f, state); GK_BIND_IN(gk_f, sums); GK_BIND_IN(gk_i64, more);
+    GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_f, numbers); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(gk_f, state);
     GK_BIND_OUT(gk_i64, ids);
-    GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_LOCAL gk_f tmp[GK_BLOCK + 2];
     GK_LOCAL gk_f room[GK_BLOCK * GK_LOOK_BINS];
-    gk_i64 row = gk_bid(0), id;
-    gk_f target, before, u = gk_row_word(row, more, seed, stream, offset);
-    int block = gk_held_block(sums + row * 2 * GK_CLUSTER, u, &target, &before), open = state[row * GK_ROW_NUMBERS + GK_ROW_OPEN] != GK_R(0.0);
-    gk_held p = gk_held_of(logits, wide, vocab, scale, row, block, whole);
+    gk_i64 row = gk_bid(0), at = row * GK_ROW_NUMBERS, id = 0;
+    gk_f target = GK_R(0.0), before = GK_R(0.0), u = gk_row_word(row, more, seed, stream, offset);
+    gk_held p = gk_held_of(logits, wide, vocab, scale, row, 0, whole);
     gk_kept k = gk_row_get(state, row);
+    gk_held_few f;
+    int open = state[at + GK_ROW_OPEN] != GK_R(0.0), block;
+    numbers += row * GK_HELD_NUMBERS;
+    f.x = room; f.ids = f.x + GK_HELD_SLOTS; f.w = f.ids + GK_HELD_SLOTS; f.own = f.w + GK_HELD_SLOTS;
+    f.top = k.top; f.above = state[at + GK_ROW_ABOVE]; f.target = state[at + GK_ROW_TARGET];
+    gk_held_pack(&f, &p, numbers, by);
+    open = open || f.n < 0;
+    if (open) f.n = 0;
+    gk_held_compare(&f, &p, &k, tmp);
+    block = gk_held_block(&f, numbers, u, &target, &before);
+    GK_BARRIER();
+    if (gk_lid() == 0) {
+        gk_row_put(state, row, k);
+        state[at + GK_ROW_OPEN] = open ? GK_R(1.0) : GK_R(0.0);
+    }
     /* The same for all threads of a block. */
-    if (open) {
+    if (ids && open) {
         gk_sections r;
         gk_f total = GK_R(0.0), each[GK_SAMPLE_DIGITS];
         gk_row_sections(&p.l, 0, row, &r, tmp);
@@ -658,9 +672,10 @@ GK_KERNEL(logits_held_draw)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, 
         k = gk_row_kept(&p.l, top_k, top_p, r.top, total, room, tmp);
         gk_sums_below(&p.l, &k, 0, vocab, gk_section_width(&p.l), each, tmp);
         id = gk_draw(&p.l, &k, u, each, tmp);
-    } else {
+    } else if (ids) {
+        p = gk_held_of(logits, wide, vocab, scale, row, block, whole);
         id = gk_held_draw(&p, room, tmp, &k, target, before);
     }
-    if (gk_lid() == 0) ids[row] = id;
+    if (ids && gk_lid() == 0) ids[row] = id;
 }
 #endif

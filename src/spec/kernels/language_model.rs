@@ -9,7 +9,7 @@ kernel_args! {
         logits: In("gk_t"),
         wide: In("gk_f"),
         state: Out("gk_f"),
-        sums: Out("gk_f"),
+        numbers: Out("gk_f"),
         vocab: I64,
         scale: Real,
         target: Real,
@@ -23,7 +23,7 @@ kernel_args! {
         logits: In("gk_t"),
         wide: In("gk_f"),
         state: Out("gk_f"),
-        sums: Out("gk_f"),
+        numbers: Out("gk_f"),
         vocab: I64,
         scale: Real,
         target: Real,
@@ -33,13 +33,13 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `logits_held_draw`.
-    LogitsHeldDrawArgs {
+    /// Arguments of `logits_held_finish`.
+    LogitsHeldFinishArgs {
         logits: In("gk_t"),
         wide: In("gk_f"),
-        state: In("gk_f"),
-        sums: In("gk_f"),
+        numbers: In("gk_f"),
         more: In("gk_i64"),
+        state: Out("gk_f"),
         ids: Out("gk_i64"),
         vocab: I64,
         top_k: I64,
@@ -48,6 +48,7 @@ kernel_args! {
         offset: I64,
         scale: Real,
         top_p: Real,
+        by: I32,
         whole: I32,
     }
 }
@@ -289,7 +290,7 @@ kernel_table! {
     LanguageModel;
     LOGITS_HELD_COUNT: LogitsHeldCountArgs = "language_model/cluster.c" "logits_held_count" [(FLOATS, &[])];
     LOGITS_HELD_POWER: LogitsHeldPowerArgs = "language_model/cluster.c" "logits_held_power" [(FLOATS, &[])];
-    LOGITS_HELD_DRAW: LogitsHeldDrawArgs = "language_model/cluster.c" "logits_held_draw" [(FLOATS, &[])];
+    LOGITS_HELD_FINISH: LogitsHeldFinishArgs = "language_model/cluster.c" "logits_held_finish" [(FLOATS, &[])];
     LOGITS_HISTOGRAM: LogitsHistogramArgs = "language_model/histogram.c" "logits_histogram" [(FLOATS, &[])];
     LOGITS_THRESHOLD: LogitsThresholdArgs = "language_model/histogram.c" "logits_threshold" [(FLOATS, &[])];
     LOGITS_CANDIDATES: LogitsCandidatesArgs = "language_model/histogram.c" "logits_candidates" [(FLOATS, &[])];

@@ -16,6 +16,8 @@ const PART: usize = 8192;
 const HELD: usize = 64 * LANES;
 const HELD_LOCAL: usize = 4 * HELD;
 const HELD_BESIDE: usize = 6 << 10;
+/// Blocks of a cluster: what kernels note of a row has room for as many.
+const CLUSTER: usize = 8;
 /// Logits of a row from which on a cluster serves it: 4,096 for each of eight blocks.
 const LONG_HELD: usize = 1 << 15;
 /// Logits of a row from which on several blocks serve it: 128 in a section.
@@ -64,8 +66,8 @@ impl SampleProblem {
 
     fn cluster(&self, caps: &Caps) -> Result<SamplePlan, Reason> {
         let cluster = caps.cluster as usize;
-        if cluster <= 1 {
-            return Err("the device has no clusters of blocks".into());
+        if cluster != CLUSTER {
+            return Err("the device has no clusters of eight blocks".into());
         }
         if self.vocab > cluster * HELD {
             return Err(format!("{} logits in a row, a cluster holds {}", self.vocab, cluster * HELD).into());

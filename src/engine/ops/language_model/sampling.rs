@@ -59,6 +59,8 @@ impl Engine {
 const ROW_NUMBERS: usize = 8;
 /// Bins of a part, twice: counts and powers (`GK_BINS`).
 const BINS: usize = 2 * 1024;
+/// Numbers of a row for `logits_held_finish` (`GK_HELD_NUMBERS`, for clusters of eight blocks).
+const HELD_NUMBERS: usize = 16 + 2 * 8 * 64;
 /// Logits that a block writes of a row.
 const PROCESSED: usize = 4096;
 /// Candidates of a part (`GK_LIST`).
@@ -80,19 +82,10 @@ struct Logits<'a> {
     whole: bool,
 }
 
-/// What is kept of rows, `state` [rows, [`ROW_NUMBERS`]], and sums of its powers, [rows, [`SECTIONS`]].
+/// What is kept of rows, `state` [rows, [`ROW_NUMBERS`]], and the sums of its powers by sections, [rows, [`SECTIONS`]].
 struct Kept {
     state: Buffer,
-    sums: Sums,
-}
-
-/// What powers are summed by.
-enum Sums {
-    None,
-    /// Sections of the rows.
-    Sections(Buffer),
-    /// Blocks of the clusters; rows that are open are left out.
-    Blocks(Buffer),
+    sums: Option<Buffer>,
 }
 
 impl<'a> Logits<'a> {
@@ -153,7 +146,9 @@ impl<'a> Logits<'a> {
         let plan = self.plan(op)?;
         match plan {
             SamplePlan::Cluster { blocks, local } => {
-                return self.kept_by_cluster(Grid::BlocksWithLocal([blocks, 1, 1], local));
+                let state = self.clusters(Grid::BlocksWithLocal([blocks, 1, 1], local), None)?;
+                self.keep(&state, Ptr::NULL, true)?;
+                return Ok(Kept { state, sums: None });
             }
             SamplePlan::Histogram { parts } => return self.kept_by_histogram(parts),
             SamplePlan::Sections | SamplePlan::Rows => {}
@@ -161,7 +156,7 @@ impl<'a> Logits<'a> {
         let part = if plan == SamplePlan::Sections { Some(self.sections()?) } else { None };
         let state = self.each_row(ROW_NUMBERS)?;
         self.keep(&state, self.engine.arg_opt(part.as_ref().map(Buffer::view).as_ref()), false)?;
-        Ok(Kept { state, sums: Sums::None })
+        Ok(Kept { state, sums: None })
     }
 
     /// Finds what is kept of all rows, or of those that are left open; `part` is from [`Logits::sections`], or null.
@@ -192,99 +187,96 @@ impl<'a> Logits<'a> {
             h.cut(ByWeight::Power, self.p.top_p, counts)?;
         }
         self.keep(&h.state, Ptr::NULL, true)?;
-        Ok(Kept { state: h.state, sums: Sums::Sections(h.sums) })
+        Ok(Kept { state: h.state, sums: Some(h.sums) })
     }
 
-    /// What is kept, by clusters of blocks that hold a row: top-k, then top-p. Some rows may stay open.
-    fn kept_by_cluster(&self, grid: Grid) -> Result<Kept> {
+    /// What is kept, by clusters of blocks that hold a row: top-k, then top-p; with a draw the ids, else some rows may stay open.
+    fn clusters(&self, grid: Grid, draw: Option<(&RngArgs, Ptr)>) -> Result<Buffer> {
         let e = self.engine;
-        let (state, sums) = (self.each_row(ROW_NUMBERS)?, self.each_row(SECTIONS)?);
-        let Logits { logits, wide, vocab, scale, .. } = *self;
-        let ([state_arg, sums_arg], whole) =
-            ([&state, &sums].map(|b| e.arg_in(&b.view())), i32::from(self.whole));
-        let counts = self.some_of_k();
+        let (state, numbers) = (self.each_row(ROW_NUMBERS)?, self.each_row(HELD_NUMBERS)?);
+        let Logits { p, dtype, logits, wide, vocab, scale, .. } = *self;
+        let [state_arg, numbers_arg] = [&state, &numbers].map(|b| e.arg_in(&b.view()));
+        let (whole, counts, powers) = (i32::from(self.whole), self.some_of_k(), p.top_p < 1.0);
         if counts {
             let args = LogitsHeldCountArgs {
                 logits,
                 wide,
                 state: state_arg,
-                sums: sums_arg,
+                numbers: numbers_arg,
                 vocab,
                 scale,
-                target: self.p.top_k as f64,
+                target: p.top_k as f64,
                 whole,
             };
-            e.launch(&LOGITS_HELD_COUNT, self.dtype, "", grid, &args)?;
+            e.launch(&LOGITS_HELD_COUNT, dtype, "", grid, &args)?;
+            let draw = draw.filter(|_| !powers);
+            self.finish(state_arg, numbers_arg, ByWeight::Count, draw)?;
         }
-        if self.p.top_p < 1.0 {
+        if powers {
             let args = LogitsHeldPowerArgs {
                 logits,
                 wide,
                 state: state_arg,
-                sums: sums_arg,
+                numbers: numbers_arg,
                 vocab,
                 scale,
-                target: self.p.top_p,
+                target: p.top_p,
                 whole,
                 after: i32::from(counts),
             };
-            e.launch(&LOGITS_HELD_POWER, self.dtype, "", grid, &args)?;
+            e.launch(&LOGITS_HELD_POWER, dtype, "", grid, &args)?;
+            self.finish(state_arg, numbers_arg, ByWeight::Power, draw)?;
         }
-        Ok(Kept { state, sums: Sums::Blocks(sums) })
+        Ok(state)
     }
 
-    /// Finds what is kept of the rows that clusters left open.
-    fn close(&self, kept: &Kept) -> Result<()> {
-        match kept.sums {
-            Sums::Blocks(_) => self.keep(&kept.state, Ptr::NULL, true),
-            Sums::None | Sums::Sections(_) => Ok(()),
-        }
-    }
-
-    /// Draws from what is kept, with the random words of `rng`.
-    fn draw(&self, kept: &Kept, rng: RngArgs, ids: Ptr) -> Result<()> {
-        let RngArgs { seed, stream, offset, more } = rng;
-        let Logits { engine: e, p, dtype, logits, wide, rows, vocab, scale, .. } = *self;
-        let state = e.arg_in(&kept.state.view());
-        let known = match &kept.sums {
-            // Sums do not know of min-p.
-            _ if p.min_p > 0.0 => Ptr::NULL,
-            Sums::None => Ptr::NULL,
-            Sums::Sections(sums) => e.arg_in(&sums.view()),
-            Sums::Blocks(sums) => {
-                let args = LogitsHeldDrawArgs {
-                    logits,
-                    wide,
-                    state,
-                    sums: e.arg_in(&sums.view()),
-                    more,
-                    ids,
-                    vocab,
-                    top_k: (p.top_k as i64).min(vocab),
-                    seed,
-                    stream,
-                    offset,
-                    scale,
-                    top_p: p.top_p,
-                    whole: i32::from(self.whole),
-                };
-                let grid = Grid::Blocks([rows as usize, 1, 1]);
-                return e.launch(&LOGITS_HELD_DRAW, dtype, "", grid, &args);
-            }
+    /// What is kept among the elements that clusters have found, and a draw.
+    fn finish(&self, state: Ptr, numbers: Ptr, by: ByWeight, draw: Option<(&RngArgs, Ptr)>) -> Result<()> {
+        let Logits { p, logits, wide, vocab, scale, .. } = *self;
+        let args = LogitsHeldFinishArgs {
+            logits,
+            wide,
+            numbers,
+            more: draw.map_or(Ptr::NULL, |(rng, _)| rng.more),
+            state,
+            ids: draw.map_or(Ptr::NULL, |(_, ids)| ids),
+            vocab,
+            top_k: (p.top_k as i64).min(vocab),
+            seed: draw.map_or(0, |(rng, _)| rng.seed),
+            stream: draw.map_or(0, |(rng, _)| rng.stream),
+            offset: draw.map_or(0, |(rng, _)| rng.offset),
+            scale,
+            top_p: p.top_p,
+            by: by as i32,
+            whole: i32::from(self.whole),
         };
-        self.close(kept)?;
+        let grid = Grid::Blocks([self.rows as usize, 1, 1]);
+        self.engine.launch(&LOGITS_HELD_FINISH, self.dtype, "", grid, &args)
+    }
+
+    /// Draws from what top-k, top-p and min-p keep, with the random words of `rng`.
+    fn draw(&self, op: &'static str, rng: &RngArgs, ids: Ptr) -> Result<()> {
+        let Logits { engine: e, p, dtype, logits, wide, rows, vocab, scale, .. } = *self;
+        // Sums do not know of min-p.
+        let summed = p.min_p <= 0.0;
+        if let (true, SamplePlan::Cluster { blocks, local }) = (summed, self.plan(op)?) {
+            return self
+                .clusters(Grid::BlocksWithLocal([blocks, 1, 1], local), Some((rng, ids)))
+                .map(drop);
+        }
+        let kept = self.kept(op)?;
         let args = LogitsDrawKeptArgs {
             logits,
             wide,
-            state,
-            known,
-            more,
+            state: e.arg_in(&kept.state.view()),
+            known: e.arg_opt(kept.sums.as_ref().filter(|_| summed).map(Buffer::view).as_ref()),
+            more: rng.more,
             ids,
             rows,
             vocab,
-            seed,
-            stream,
-            offset,
+            seed: rng.seed,
+            stream: rng.stream,
+            offset: rng.offset,
             scale,
             min_p: p.min_p,
         };
@@ -387,9 +379,6 @@ impl SamplingOps for Engine {
         let penalised = self.penalised(OP, p, &logits, prev.as_ref())?;
         let l = Logits::new(self, p, &logits, penalised.as_ref());
         let kept = if l.filtered() || p.min_p > 0.0 { Some(l.kept(OP)?) } else { None };
-        if let Some(kept) = &kept {
-            l.close(kept)?;
-        }
         let parts = vocab.div_ceil(PROCESSED).max(1);
         let args = LogitsProcessArgs {
             logits: l.logits,
@@ -421,7 +410,7 @@ impl SamplingOps for Engine {
         let (grid, ids) = (rows_grid(rows), self.arg_out(&ids));
         let Logits { dtype, logits, wide, rows, vocab, scale, .. } = l;
         if p.temperature > 0.0 && (l.filtered() || p.min_p > 0.0) {
-            return l.draw(&l.kept(OP)?, rng, ids);
+            return l.draw(OP, &rng, ids);
         }
         let RngArgs { seed, stream, offset, more } = rng;
         let part = if l.plan(OP)? == SamplePlan::Sections { Some(l.sections()?) } else { None };
