@@ -144,7 +144,11 @@ fn flat_distributions_differ_by_rounding_alone() {
         for variant in variants {
             gpu.pin_variant("logit_processors", Some(variant)).unwrap();
             let kept = chosen(&*gpu, &p, &row).0.len();
-            assert!(kept.abs_diff(expected) <= 2, "{kept} instead of {expected} by {variant} on {}", gpu.id());
+            assert!(
+                kept.abs_diff(expected) <= 2,
+                "{kept} instead of {expected} by {variant} on {}",
+                gpu.id()
+            );
         }
     }
 }

@@ -73,7 +73,9 @@ impl SampleProblem {
             return Err(format!("{} logits in a row, a cluster holds {}", self.vocab, cluster * HELD).into());
         }
         if HELD_LOCAL + HELD_BESIDE > caps.shared_bytes as usize {
-            return Err(format!("it needs {HELD_LOCAL} bytes of local memory, of {}", caps.shared_bytes).into());
+            return Err(
+                format!("it needs {HELD_LOCAL} bytes of local memory, of {}", caps.shared_bytes).into()
+            );
         }
         self.fits(cluster).map(|()| SamplePlan::Cluster { blocks: self.rows * cluster, local: HELD_LOCAL })
     }

@@ -260,9 +260,7 @@ impl<'a> Logits<'a> {
         // Sums do not know of min-p.
         let summed = p.min_p <= 0.0;
         if let (true, SamplePlan::Cluster { blocks, local }) = (summed, self.plan(op)?) {
-            return self
-                .clusters(Grid::BlocksWithLocal([blocks, 1, 1], local), Some((rng, ids)))
-                .map(drop);
+            return self.clusters(Grid::BlocksWithLocal([blocks, 1, 1], local), Some((rng, ids))).map(drop);
         }
         let kept = self.kept(op)?;
         let args = LogitsDrawKeptArgs {
