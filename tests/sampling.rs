@@ -2,12 +2,16 @@
 
 mod common;
 
+use std::cell::OnceCell;
+
 use trefoil::ops::language_model::LogitProcessors;
 use trefoil::ops::random::{Distribution, Rng};
 use trefoil::{BackendExt, BackendKind, CpuBackend, IGpuBackend};
 
 /// More than 16 sections of 8,192: histograms take two parts for each.
 const LONG: usize = 150_001;
+/// As many as a cluster of blocks holds at most, less one, so that rows are no whole items of 16 bytes.
+const HELD: usize = 131_071;
 const NONE: f32 = f32::NEG_INFINITY;
 
 /// Normal numbers times `width`, the same everywhere.
@@ -42,26 +46,26 @@ fn chosen(gpu: &dyn IGpuBackend, p: &LogitProcessors, row: &[f32]) -> (Vec<usize
     )
 }
 
-/// Rows and their names: wide and narrow distributions, ties, masks, and what histograms leave to the other kernels.
-fn rows() -> Vec<(&'static str, Vec<f32>)> {
+/// Rows of at most `long` logits and their names: wide and narrow distributions, ties, masks, and what histograms leave to the other kernels.
+fn rows(long: usize) -> Vec<(&'static str, Vec<f32>)> {
     let masked = |rest: f32| {
-        let mut v = vec![rest; LONG];
-        for (i, x) in [(7, 1.0), (9_000, 2.5), (80_000, 2.0), (149_999, 2.25), (150_000, -40.0)] {
+        let mut v = vec![rest; long];
+        for (i, x) in [(7, 1.0), (9_000, 2.5), (80_000, 2.0), (long - 2, 2.25), (long - 1, -40.0)] {
             v[i] = x;
         }
         v
     };
     let of = |v: &[f32], f: fn(f32) -> f32| v.iter().map(|x| f(*x)).collect::<Vec<_>>();
-    let mut nan = normal(LONG, 4.0, 4);
+    let mut nan = normal(long, 4.0, 4);
     (nan[0], nan[100_000], nan[5]) = (f32::NAN, f32::NAN, NONE);
     let mut infinite = normal(9000, 1.0, 5);
     infinite[4321] = f32::INFINITY;
     vec![
-        ("peaked", normal(LONG, 4.0, 1)),
+        ("peaked", normal(long, 4.0, 1)),
         ("peaked, shorter", normal(5000, 4.0, 2)),
-        ("far from 0", of(&normal(LONG, 4.0, 1), |x| x + 1000.0)),
-        ("beyond bins", of(&normal(LONG, 4.0, 1), |x| x * 1e5)),
-        ("ties", of(&normal(LONG, 4.0, 3), |x| x.round())),
+        ("far from 0", of(&normal(long, 4.0, 1), |x| x + 1000.0)),
+        ("beyond bins", of(&normal(long, 4.0, 1), |x| x * 1e5)),
+        ("ties", of(&normal(long, 4.0, 3), |x| x.round())),
         ("few of many", masked(NONE)),
         ("few, the others far below", masked(-1e9)),
         ("not a number", nan),
@@ -87,11 +91,14 @@ fn processors() -> Vec<LogitProcessors> {
 #[test]
 fn every_variant_keeps_what_the_cpu_keeps() {
     let cpu: &dyn IGpuBackend = &CpuBackend::new();
-    let cases: Vec<_> = rows()
-        .into_iter()
-        .flat_map(|(name, row)| processors().into_iter().map(move |p| (name, p, row.clone())))
-        .map(|(name, p, row)| (name, p, chosen(cpu, &p, &row), row))
-        .collect();
+    let cases_of = |long| -> Vec<_> {
+        rows(long)
+            .into_iter()
+            .flat_map(|(name, row)| processors().into_iter().map(move |p| (name, p, row.clone())))
+            .map(|(name, p, row)| (name, p, chosen(cpu, &p, &row), row))
+            .collect()
+    };
+    let (cases, held) = (cases_of(LONG), OnceCell::new());
     for gpu in common::backends() {
         if gpu.id().kind == BackendKind::Cpu {
             continue;
@@ -99,6 +106,7 @@ fn every_variant_keeps_what_the_cpu_keeps() {
         // A third of the cases on devices that are CPUs has all rows and all processors, too.
         let (variants, step): (&[&str], _) = match gpu.caps().is_cpu {
             true => (&["histogram"], 3),
+            false if gpu.caps().cluster > 1 => (&["cluster", "histogram", "sections", "rows"], 1),
             false => (&["histogram", "sections", "rows"], 1),
         };
         if step > 1 {
@@ -111,6 +119,7 @@ fn every_variant_keeps_what_the_cpu_keeps() {
             for op in ["logit_processors", "sample_tokens"] {
                 gpu.pin_variant(op, Some(variant)).unwrap();
             }
+            let cases = if *variant == "cluster" { held.get_or_init(|| cases_of(HELD)) } else { &cases };
             for (name, p, expected, row) in cases.iter().step_by(step) {
                 let (kept, ids) = chosen(&*gpu, p, row);
                 let expected = (&expected.0, &expected.1[..ids.len()]);
@@ -127,10 +136,19 @@ fn flat_distributions_differ_by_rounding_alone() {
     let p = LogitProcessors::new().top_p(0.9);
     let expected = chosen(&cpu, &p, &row).0.len();
     for gpu in common::backends() {
-        if gpu.id().kind != BackendKind::Cpu {
-            gpu.pin_variant("logit_processors", Some("histogram")).unwrap();
+        let variants: &[&str] = match gpu.id().kind {
+            BackendKind::Cpu => &[],
+            _ if gpu.caps().cluster > 1 => &["cluster", "histogram"],
+            _ => &["histogram"],
+        };
+        for variant in variants {
+            gpu.pin_variant("logit_processors", Some(variant)).unwrap();
+            let kept = chosen(&*gpu, &p, &row).0.len();
+            assert!(
+                kept.abs_diff(expected) <= 2,
+                "{kept} instead of {expected} by {variant} on {}",
+                gpu.id()
+            );
         }
-        let kept = chosen(&*gpu, &p, &row).0.len();
-        assert!(kept.abs_diff(expected) <= 2, "{kept} instead of {expected} on {}", gpu.id());
     }
 }

@@ -181,9 +181,17 @@ GK_FN int gk_digit_pick(const gk_f sums[GK_SAMPLE_DIGITS], gk_f target, gk_f* ab
     return digit;
 }
 
-/* The first row from `row` on, one for each block, that histogram.c left open; any row where that did not run. */
+/* The first row from `row` on, one for each block, that histogram.c or cluster.c left open; any row where neither ran. */
 GK_FN gk_i64 gk_open_row(GK_GLOBAL const gk_f* state, gk_i64 row, gk_i64 rows, int open)
 {
     while (open && row < rows && state[row * GK_ROW_NUMBERS + GK_ROW_OPEN] == GK_R(0.0)) row += gk_nblocks(0);
     return row;
+}
+
+/* The word of a row between 0 and 1. more: what is added to offset, or null. */
+GK_FN gk_f gk_row_word(gk_i64 row, GK_GLOBAL const gk_i64* more, gk_i64 seed, gk_i64 stream, gk_i64 offset)
+{
+    gk_u64 block = (gk_u64)offset + (more ? (gk_u64)more[0] : (gk_u64)0) + (gk_u64)(row / 4);
+    gk_words w = gk_philox(block, (gk_u64)stream, (gk_u64)seed);
+    return (gk_f)gk_unit(w.w[row % 4]);
 }

@@ -4,6 +4,56 @@
 use crate::spec::{FLOATS, FLOATS64, kernel_args, kernel_table};
 
 kernel_args! {
+    /// Arguments of `logits_held_count`.
+    LogitsHeldCountArgs {
+        logits: In("gk_t"),
+        wide: In("gk_f"),
+        state: Out("gk_f"),
+        numbers: Out("gk_f"),
+        vocab: I64,
+        scale: Real,
+        target: Real,
+        whole: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `logits_held_power`.
+    LogitsHeldPowerArgs {
+        logits: In("gk_t"),
+        wide: In("gk_f"),
+        state: Out("gk_f"),
+        numbers: Out("gk_f"),
+        vocab: I64,
+        scale: Real,
+        target: Real,
+        whole: I32,
+        after: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `logits_held_finish`.
+    LogitsHeldFinishArgs {
+        logits: In("gk_t"),
+        wide: In("gk_f"),
+        numbers: In("gk_f"),
+        more: In("gk_i64"),
+        state: Out("gk_f"),
+        ids: Out("gk_i64"),
+        vocab: I64,
+        top_k: I64,
+        seed: I64,
+        stream: I64,
+        offset: I64,
+        scale: Real,
+        top_p: Real,
+        by: I32,
+        whole: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `logits_histogram`.
     LogitsHistogramArgs {
         logits: In("gk_t"),
@@ -238,6 +288,9 @@ kernel_args! {
 
 kernel_table! {
     LanguageModel;
+    LOGITS_HELD_COUNT: LogitsHeldCountArgs = "language_model/cluster.c" "logits_held_count" [(FLOATS, &[])];
+    LOGITS_HELD_POWER: LogitsHeldPowerArgs = "language_model/cluster.c" "logits_held_power" [(FLOATS, &[])];
+    LOGITS_HELD_FINISH: LogitsHeldFinishArgs = "language_model/cluster.c" "logits_held_finish" [(FLOATS, &[])];
     LOGITS_HISTOGRAM: LogitsHistogramArgs = "language_model/histogram.c" "logits_histogram" [(FLOATS, &[])];
     LOGITS_THRESHOLD: LogitsThresholdArgs = "language_model/histogram.c" "logits_threshold" [(FLOATS, &[])];
     LOGITS_CANDIDATES: LogitsCandidatesArgs = "language_model/histogram.c" "logits_candidates" [(FLOATS, &[])];

@@ -5,7 +5,7 @@ use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, long};
+use crate::engine::launch::{Grid, aligned16, code_of_op, long};
 use crate::engine::ops::random::RngArgs;
 use crate::error::Result;
 use crate::ops::core::Choice;
@@ -59,6 +59,8 @@ impl Engine {
 const ROW_NUMBERS: usize = 8;
 /// Bins of a part, twice: counts and powers (`GK_BINS`).
 const BINS: usize = 2 * 1024;
+/// Numbers of a row for `logits_held_finish` (`GK_HELD_NUMBERS`, for clusters of eight blocks).
+const HELD_NUMBERS: usize = 16 + 2 * 8 * 64;
 /// Logits that a block writes of a row.
 const PROCESSED: usize = 4096;
 /// Candidates of a part (`GK_LIST`).
@@ -76,9 +78,11 @@ struct Logits<'a> {
     vocab: i64,
     /// 1 / T, or 0 for T = 0.
     scale: f64,
+    /// Whether rows are whole items of 16 bytes.
+    whole: bool,
 }
 
-/// What is kept of rows: `state` [rows, [`ROW_NUMBERS`]], and the sums of its powers by sections, [rows, [`SECTIONS`]].
+/// What is kept of rows, `state` [rows, [`ROW_NUMBERS`]], and the sums of its powers by sections, [rows, [`SECTIONS`]].
 struct Kept {
     state: Buffer,
     sums: Option<Buffer>,
@@ -95,6 +99,9 @@ impl<'a> Logits<'a> {
             rows: long(logits.shape()[0]),
             vocab: long(logits.shape()[1]),
             scale: if p.temperature == 0.0 { 0.0 } else { 1.0 / p.temperature },
+            whole: penalised.is_none()
+                && aligned16(logits)
+                && logits.shape()[1].is_multiple_of(16 / logits.dtype().size()),
         }
     }
 
@@ -137,8 +144,14 @@ impl<'a> Logits<'a> {
     /// What top-k and top-p keep.
     fn kept(&self, op: &'static str) -> Result<Kept> {
         let plan = self.plan(op)?;
-        if let SamplePlan::Histogram { parts } = plan {
-            return self.kept_by_histogram(parts);
+        match plan {
+            SamplePlan::Cluster { blocks, local } => {
+                let state = self.clusters(Grid::BlocksWithLocal([blocks, 1, 1], local), None)?;
+                self.keep(&state, Ptr::NULL, true)?;
+                return Ok(Kept { state, sums: None });
+            }
+            SamplePlan::Histogram { parts } => return self.kept_by_histogram(parts),
+            SamplePlan::Sections | SamplePlan::Rows => {}
         }
         let part = if plan == SamplePlan::Sections { Some(self.sections()?) } else { None };
         let state = self.each_row(ROW_NUMBERS)?;
@@ -175,6 +188,97 @@ impl<'a> Logits<'a> {
         }
         self.keep(&h.state, Ptr::NULL, true)?;
         Ok(Kept { state: h.state, sums: Some(h.sums) })
+    }
+
+    /// What is kept, by clusters of blocks that hold a row: top-k, then top-p; with a draw the ids, else some rows may stay open.
+    fn clusters(&self, grid: Grid, draw: Option<(&RngArgs, Ptr)>) -> Result<Buffer> {
+        let e = self.engine;
+        let (state, numbers) = (self.each_row(ROW_NUMBERS)?, self.each_row(HELD_NUMBERS)?);
+        let Logits { p, dtype, logits, wide, vocab, scale, .. } = *self;
+        let [state_arg, numbers_arg] = [&state, &numbers].map(|b| e.arg_in(&b.view()));
+        let (whole, counts, powers) = (i32::from(self.whole), self.some_of_k(), p.top_p < 1.0);
+        if counts {
+            let args = LogitsHeldCountArgs {
+                logits,
+                wide,
+                state: state_arg,
+                numbers: numbers_arg,
+                vocab,
+                scale,
+                target: p.top_k as f64,
+                whole,
+            };
+            e.launch(&LOGITS_HELD_COUNT, dtype, "", grid, &args)?;
+            let draw = draw.filter(|_| !powers);
+            self.finish(state_arg, numbers_arg, ByWeight::Count, draw)?;
+        }
+        if powers {
+            let args = LogitsHeldPowerArgs {
+                logits,
+                wide,
+                state: state_arg,
+                numbers: numbers_arg,
+                vocab,
+                scale,
+                target: p.top_p,
+                whole,
+                after: i32::from(counts),
+            };
+            e.launch(&LOGITS_HELD_POWER, dtype, "", grid, &args)?;
+            self.finish(state_arg, numbers_arg, ByWeight::Power, draw)?;
+        }
+        Ok(state)
+    }
+
+    /// What is kept among the elements that clusters have found, and a draw.
+    fn finish(&self, state: Ptr, numbers: Ptr, by: ByWeight, draw: Option<(&RngArgs, Ptr)>) -> Result<()> {
+        let Logits { p, logits, wide, vocab, scale, .. } = *self;
+        let args = LogitsHeldFinishArgs {
+            logits,
+            wide,
+            numbers,
+            more: draw.map_or(Ptr::NULL, |(rng, _)| rng.more),
+            state,
+            ids: draw.map_or(Ptr::NULL, |(_, ids)| ids),
+            vocab,
+            top_k: (p.top_k as i64).min(vocab),
+            seed: draw.map_or(0, |(rng, _)| rng.seed),
+            stream: draw.map_or(0, |(rng, _)| rng.stream),
+            offset: draw.map_or(0, |(rng, _)| rng.offset),
+            scale,
+            top_p: p.top_p,
+            by: by as i32,
+            whole: i32::from(self.whole),
+        };
+        let grid = Grid::Blocks([self.rows as usize, 1, 1]);
+        self.engine.launch(&LOGITS_HELD_FINISH, self.dtype, "", grid, &args)
+    }
+
+    /// Draws from what top-k, top-p and min-p keep, with the random words of `rng`.
+    fn draw(&self, op: &'static str, rng: &RngArgs, ids: Ptr) -> Result<()> {
+        let Logits { engine: e, p, dtype, logits, wide, rows, vocab, scale, .. } = *self;
+        // Sums do not know of min-p.
+        let summed = p.min_p <= 0.0;
+        if let (true, SamplePlan::Cluster { blocks, local }) = (summed, self.plan(op)?) {
+            return self.clusters(Grid::BlocksWithLocal([blocks, 1, 1], local), Some((rng, ids))).map(drop);
+        }
+        let kept = self.kept(op)?;
+        let args = LogitsDrawKeptArgs {
+            logits,
+            wide,
+            state: e.arg_in(&kept.state.view()),
+            known: e.arg_opt(kept.sums.as_ref().filter(|_| summed).map(Buffer::view).as_ref()),
+            more: rng.more,
+            ids,
+            rows,
+            vocab,
+            seed: rng.seed,
+            stream: rng.stream,
+            offset: rng.offset,
+            scale,
+            min_p: p.min_p,
+        };
+        e.launch(&LOGITS_DRAW_KEPT, dtype, "", rows_grid(rows as usize), &args)
     }
 
     fn histogram(&self, parts: usize, counts: bool) -> Result<Histogram<'_>> {
@@ -298,31 +402,15 @@ impl SamplingOps for Engine {
         const OP: &str = "sample_tokens";
         let [rows, _] = check_sample_tokens(p, &rng, &logits, prev.as_ref(), &ids)?;
         self.check_owner_all(OP, &[("logits", Some(logits)), ("prev", prev), ("ids", Some(ids.as_view()))])?;
-        let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
+        let rng = self.rng_args(OP, &rng)?;
         let penalised = self.penalised(OP, p, &logits, prev.as_ref())?;
         let l = Logits::new(self, p, &logits, penalised.as_ref());
         let (grid, ids) = (rows_grid(rows), self.arg_out(&ids));
         let Logits { dtype, logits, wide, rows, vocab, scale, .. } = l;
         if p.temperature > 0.0 && (l.filtered() || p.min_p > 0.0) {
-            let kept = l.kept(OP)?;
-            let args = LogitsDrawKeptArgs {
-                logits,
-                wide,
-                state: self.arg_in(&kept.state.view()),
-                // Sums of sections do not know of min-p.
-                known: self.arg_opt(kept.sums.as_ref().filter(|_| p.min_p <= 0.0).map(Buffer::view).as_ref()),
-                more,
-                ids,
-                rows,
-                vocab,
-                seed,
-                stream,
-                offset,
-                scale,
-                min_p: p.min_p,
-            };
-            return self.launch(&LOGITS_DRAW_KEPT, dtype, "", grid, &args);
+            return l.draw(OP, &rng, ids);
         }
+        let RngArgs { seed, stream, offset, more } = rng;
         let part = if l.plan(OP)? == SamplePlan::Sections { Some(l.sections()?) } else { None };
         let part = self.arg_opt(part.as_ref().map(Buffer::view).as_ref());
         if p.temperature == 0.0 {
