@@ -82,6 +82,13 @@ pub(super) fn columns(n: usize) -> usize {
     if n <= 16 { 16 } else { 64 }
 }
 
+/// Parts that the rows of each group are added in, for the gradient of the biases in so many blocks a part: two blocks for each unit of the device, and
+/// no part of a group of mean size below 64 rows. A function of the problem and the device alone, so results repeat.
+pub(super) fn bias_parts(rows: usize, groups: usize, blocks: usize, caps: &Caps) -> usize {
+    let want = (2 * caps.compute_units as usize).div_ceil(blocks.max(1));
+    want.min(rows / groups.max(1) / 64).max(1)
+}
+
 /// The product itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct RaggedForward(pub(super) RaggedProblem);
@@ -231,6 +238,16 @@ mod tests {
         // A few hundred experts with enough rows do not.
         let experts = Extents { batch: 256, ..e };
         assert_eq!(chosen(&RaggedForward(RaggedProblem { e: experts, ..p }), &hopper()), "matrix_cores");
+    }
+
+    #[test]
+    fn bias_gradients_fill_the_device() {
+        let caps = Caps { compute_units: 132, ..gpu() };
+        assert_eq!(bias_parts(8192, 8, 128, &caps), 3);
+        assert_eq!(bias_parts(8192, 8, 32, &caps), 9);
+        assert_eq!(bias_parts(200, 8, 32, &caps), 1);
+        assert_eq!(bias_parts(200_000, 20_000, 20_000, &caps), 1);
+        assert_eq!(bias_parts(0, 0, 0, &caps), 1);
     }
 
     #[test]
