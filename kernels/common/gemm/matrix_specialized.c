@@ -82,24 +82,28 @@ GK_FN gk_pairs gk_pairs_of(const gk_product* q, const int kind)
     return r;
 }
 
-/* Pair number `turn` of the pairs of this block's cluster, -1 behind the last. Halves come last: two of them to the clusters with one pair less. */
+/* Pair number `turn` of those of this block's cluster, -1 behind the last. Halves come last, two of them to each cluster that has one pair less. */
 GK_FN int gk_pair_of(gk_pairs n, int turn, int batches)
 {
-    int clusters = gk_nblocks(0) / 2, c = gk_bid(0) / 2, whole = n.whole * n.across * batches, more = whole % clusters, t = c + turn * clusters;
+    int clusters = gk_nblocks(0) / 2, c = gk_bid(0) / 2, whole = n.whole * n.across * batches, t = c + turn * clusters;
     if (t < whole) return t;
-    int late = more ? clusters - more : 0, k = turn - whole / clusters - (c < more), h = 2 * late + c + (k - 2 * (c >= more && late > 0)) * clusters;
-    if (c >= more && k < 2 && late > 0) h = k * late + c - more;
-    return h < n.halves * n.across ? whole + h : -1;
+    if (n.halves == 0) return -1;
+    int more = whole % clusters, spare = more > 0 ? clusters - more : 0, late = c >= more && spare > 0, k = turn - whole / clusters - (c < more);
+    int short_one = late && k < 2 ? k * spare + c - more : 2 * spare + c + (k - 2 * late) * clusters;
+    return short_one < n.halves * n.across ? whole + short_one : -1;
 }
 
 /* The job of the block of this rank in its cluster. */
 GK_FN gk_job gk_job_of(const gk_product* q, gk_pairs n, int turn, int rank, const int kind)
 {
     gk_job j;
-    int batches = kind == GK_BY_ROWS ? 1 : q->groups, t = gk_pair_of(n, turn, batches), each = n.whole * n.across, half = t >= each * batches;
+    int batches = kind == GK_BY_ROWS ? 1 : q->groups, t = gk_pair_of(n, turn, batches), each = n.whole * n.across, short_one = t >= each * batches;
     int batch = kind == GK_BY_ROWS || t < 0 ? 0 : t / each, row, column;
-    t -= half ? each : batch * each;
-    if (half) {
+    j.m0 = 0; j.end = 0; j.n0 = 0; j.y = batch; j.a = batch * q->a_batch; j.b = batch * q->b_batch;
+    j.first_term = 0; j.terms = 0; j.none = 0;
+    if (t < 0) return j;
+    t -= short_one ? each : batch * each;
+    if (short_one) {
         row = n.whole + t / n.across; column = t % n.across;
     } else {
         int band = t / (GK_BAND(kind) * n.across) * GK_BAND(kind), rows = n.whole - band < GK_BAND(kind) ? n.whole - band : GK_BAND(kind);
@@ -107,10 +111,8 @@ GK_FN gk_job gk_job_of(const gk_product* q, gk_pairs n, int turn, int rank, cons
         row = band + t % rows; column = t / rows;
     }
     j.m0 = row * GK_GEMM_SIDE; j.end = q->m; j.n0 = (column * 2 + rank) * GK_GEMM_SIDE;
-    j.y = batch; j.a = batch * q->a_batch; j.b = batch * q->b_batch;
-    j.first_term = 0; j.terms = q->k; j.none = 0;
-    if (t < 0) { j.m0 = 0; j.end = 0; }
-    else if (kind == GK_BY_ROWS) {
+    j.terms = q->k;
+    if (kind == GK_BY_ROWS) {
         gk_row_tile m = gk_row_tile_at(row, n.whole, GK_GEMM_SIDE, q->offsets, q->m, q->groups);
         j.m0 = (int)m.first; j.end = j.m0 + m.rows;
         j.none = m.group < 0; j.b = j.none ? 0 : m.group;
@@ -123,10 +125,10 @@ GK_FN gk_job gk_job_of(const gk_product* q, gk_pairs n, int turn, int rank, cons
 }
 #define GK_STAGES_OF(job) (((job).terms + GK_GEMM_TERMS - 1) / GK_GEMM_TERMS)
 
-/* The same from those that were found before. */
+/* The same; by groups of rows, whose search takes long, from those that were found before. */
 GK_FN gk_job gk_next_job(const gk_product* q, gk_pairs n, GK_LOCAL_PTR const gk_job* jobs, int turn, int rank, const int kind)
 {
-    return turn < GK_GEMM_JOBS ? jobs[turn] : gk_job_of(q, n, turn, rank, kind);
+    return kind == GK_BY_ROWS && turn < GK_GEMM_JOBS ? jobs[turn] : gk_job_of(q, n, turn, rank, kind);
 }
 
 /* Stages in local memory, and gates that are open while one is full, or empty in both blocks. */
@@ -320,8 +322,8 @@ GK_FN void gk_specialized(const gk_product* q, const gk_tensor_map* a, const int
     int rank = (int)gk_block_of_cluster();
     gk_pairs pairs = gk_pairs_of(q, kind);
     l.stages = gk_local_address(local); l.full = gk_local_address(gates); l.empty = l.full + 8u * GK_GEMM_STAGES;
-    if (gk_lid() < GK_GEMM_JOBS) jobs[gk_lid()] = gk_job_of(q, pairs, gk_lid(), rank, kind);
-    if (gk_lid() == GK_CONSUMERS) {
+    if (kind == GK_BY_ROWS && gk_lid() < GK_GEMM_JOBS) jobs[gk_lid()] = gk_job_of(q, pairs, gk_lid(), rank, kind);
+    if (gk_lid() == GK_BLOCK - 1) {
         /* One thread fills a stage; a lane of each warp that multiplies, in both blocks, empties it. */
         GK_UNROLL for (int i = 0; i < GK_GEMM_STAGES; i++) {
             gk_gate_init(l.full + 8u * (gk_u32)i, 1);

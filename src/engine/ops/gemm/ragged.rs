@@ -201,7 +201,7 @@ impl Engine {
                 let kernel = if by_terms { &GEMM_RAGGED_MATRIX_TERMS } else { &GEMM_RAGGED_MATRIX };
                 return self.launch(kernel, ragged.dtype, "", grid, &ragged.matrix_args());
             }
-            RaggedPlan::ByGroup(grid) => (&GEMM_RAGGED_BY_GROUP, grid),
+            RaggedPlan::ByRows(grid) | RaggedPlan::ByGroup(grid) => (&GEMM_RAGGED_BY_ROWS, grid),
             RaggedPlan::Tiles(grid) => (&GEMM_RAGGED, grid),
         };
         let of = OUTPUTS[usize::from(ragged.out != ragged.dtype)];
@@ -295,7 +295,7 @@ impl Engine {
                     GemmRaggedBwdMatrixArgs { p, q, offsets, d, err, size, steps, alpha, accumulate, code };
                 return self.launch(&GEMM_RAGGED_BWD_MATRIX, dt, "", grid, &args);
             }
-            RaggedPlan::ByGroup(grid) => (&GEMM_RAGGED_BWD_BY_GROUP, grid),
+            RaggedPlan::ByRows(grid) | RaggedPlan::ByGroup(grid) => (&GEMM_RAGGED_BWD_BY_GROUP, grid),
             RaggedPlan::Tiles(grid) => (&GEMM_RAGGED_BWD, grid),
         };
         // The rows of a group are the terms of its product.
