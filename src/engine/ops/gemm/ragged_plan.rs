@@ -87,10 +87,10 @@ pub(super) fn columns(n: usize) -> usize {
 }
 
 /// Parts that the rows of each group are added in, for the gradient of the biases in so many blocks a part: two blocks for each unit of the device, and
-/// no part of a group of mean size below 64 rows. A function of the problem and the device alone, so results repeat.
+/// no part of a group of mean size below 8 rows. A function of the problem and the device alone, so results repeat.
 pub(super) fn bias_parts(rows: usize, groups: usize, blocks: usize, caps: &Caps) -> usize {
     let want = (2 * caps.compute_units as usize).div_ceil(blocks.max(1));
-    want.min(rows / groups.max(1) / 64).max(1)
+    want.min(rows / groups.max(1) / 8).max(1)
 }
 
 /// The product itself.
@@ -252,7 +252,7 @@ mod tests {
         let caps = Caps { compute_units: 132, ..gpu() };
         assert_eq!(bias_parts(8192, 8, 128, &caps), 3);
         assert_eq!(bias_parts(8192, 8, 32, &caps), 9);
-        assert_eq!(bias_parts(200, 8, 32, &caps), 1);
+        assert_eq!(bias_parts(200, 8, 32, &caps), 3);
         assert_eq!(bias_parts(200_000, 20_000, 20_000, &caps), 1);
         assert_eq!(bias_parts(0, 0, 0, &caps), 1);
     }
