@@ -6,9 +6,11 @@
  * room; the two others take tiles of 128 x 128 results in turn, so that the epilogue of one tile passes under the products of the next. The two blocks of a
  * cluster have neighbouring columns and the same rows, of which each copies half for both. Sums are float, in the order of terms. Deterministic.
  *
+ * By groups of rows the tiles of at most 64 rows, of which a group has one at the most, come last and take half the time.
+ *
  * Maps are in boxes of 64 x 64 numbers: of operands that have the terms of a row or column side by side ("n" of A, "t" of B, as BLAS names them), their
  * axes are terms, rows, batches; of the others rows, terms, batches.
- * Launch: axis 0 as many blocks as run at a time, two per cluster; GK_BLOCK threads. Bands of GK_BAND tiles of rows pass one after the other, all their
+ * Launch: axis 0 as many blocks as run at a time, two per cluster; GK_BLOCK threads. Bands of GK_BAND(kind) tiles of rows pass one after the other, all their
  * columns with them, so that what is read at a time fits the L2 cache.
  */
 #include "common/prelude/matrix.h"
