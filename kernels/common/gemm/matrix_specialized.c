@@ -386,8 +386,7 @@ GK_FN gk_pitch gk_pitch_of(gk_dims steps, const int i)
     GK_LOCAL_DYNAMIC(gk_raw16, local, GK_LOCAL_CHUNKS); \
     GK_LOCAL gk_u64 gates[2 * GK_GEMM_STAGES]; \
     GK_LOCAL gk_job jobs[GK_GEMM_JOBS]; \
-    GK_BIND_OUT(gk_o, y); \
-    gk_product q; \
+    GK_BIND_OUT(gk_o, y); gk_product q; \
     q.m = (int)args.size.v[0]; q.n = (int)args.size.v[1]; q.k = (int)args.size.v[2]; q.groups = (int)args.size.v[3]; \
     q.a_batch = (int)args.size.v[4]; q.b_batch = (int)args.size.v[5]; q.bias_group = args.size.v[6]; \
     q.sc = gk_pitch_of(args.steps, 0); q.sr = gk_pitch_of(args.steps, 1); q.sy = gk_pitch_of(args.steps, 2); q.sz = gk_pitch_of(args.steps, 3); \

@@ -1,8 +1,9 @@
 /* Gradient of the biases of ragged.c: D[g] = the sum of the rows offsets[g] <= r < offsets[g + 1] of P [rows, N], or added to it; 0 for a group without rows.
  *
- * size = {rows, N, groups, parts of a group, from row to row of P, from column to column}. A block adds one part of a group's rows and 32 runs of GK_W columns (32 columns without
- * `wide`): warps of rows, eight loads of each in flight. With several parts their sums go to `part` [groups, parts, N], which gemm_ragged_bias_parts adds
- * in order. An offset that is wrong is reported and taken as in groups.h. Sums in gk_f, trees of a fixed shape: deterministic. Reference: sum of dZ's rows.
+ * size = {rows, N, groups, parts of a group, from row to row of P, from column to column}. A block adds one part of a group's rows in 32 runs of GK_W
+ * columns (32 columns without `wide`): 32 threads a row, eight loads of each in flight. With several parts their sums go to `part` [groups, parts, N],
+ * which gemm_ragged_bias_parts adds in order. An offset that is wrong is reported and taken as in groups.h. Sums in gk_f, trees of a fixed shape:
+ * deterministic. Reference: sum of dZ's rows.
  */
 #include "groups.h"
 
