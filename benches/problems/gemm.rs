@@ -149,17 +149,8 @@ pub(super) const PROBLEMS: &[Problem] = &[
             g.gemm_ragged(&Gemm::new(), io)
         })
     }),
-    problem("gemm_ragged_bwd", "eight_groups", F32_BF16, |cx, dt| {
-        let (s, groups) = (cx.side(), 8);
-        let k = s / 4;
-        let (x, dz, mut dw) = (cx.normal(dt, s * k)?, cx.normal(dt, s * k)?, cx.empty(dt, groups * k * k)?);
-        let offsets = even(cx, groups, s)?;
-        flops(2 * s * k * k, move |g| {
-            let dw = dw.shaped_mut(&[groups, k, k])?.grad(false);
-            let io = GemmRaggedBwd::new(dz.shaped(&[s, k])?, x.shaped(&[s, k])?, offsets.view(), dw);
-            g.gemm_ragged_bwd(&Gemm::new(), io)
-        })
-    }),
+    problem("gemm_ragged_bwd", "eight_groups", F32_BF16, |cx, dt| eight_gradients(cx, dt, false)),
+    problem("gemm_ragged_bwd", "eight_groups_bias", F32_BF16, |cx, dt| eight_gradients(cx, dt, true)),
     problem("gemm_ragged_bwd", "groups_of_ten", F32, |cx, dt| {
         let rows = cx.pick(640, 6_400, 204_800);
         let (groups, k, n) = (rows / 10, 64, 16);
@@ -184,6 +175,22 @@ fn eight_groups(cx: &Context<'_>, dt: DType, trans_b: bool) -> Result<Prepared> 
         let w = w.shaped(&[groups, k, k])?;
         let io = GemmRagged::new(x.shaped(&[s, k])?, w, offsets.view(), y.shaped_mut(&[s, k])?);
         g.gemm_ragged(&Gemm::new().trans(false, trans_b), io)
+    })
+}
+
+/// The gradients of the matrices of `eight_groups`, and of as many biases.
+fn eight_gradients(cx: &Context<'_>, dt: DType, bias: bool) -> Result<Prepared> {
+    let (s, groups) = (cx.side(), 8);
+    let k = s / 4;
+    let (x, dz, mut dw) = (cx.normal(dt, s * k)?, cx.normal(dt, s * k)?, cx.empty(dt, groups * k * k)?);
+    let (mut db, offsets) = (cx.empty(dt, groups * k)?, even(cx, groups, s)?);
+    flops(2 * s * k * k, move |g| {
+        let dw = dw.shaped_mut(&[groups, k, k])?.grad(false);
+        let mut io = GemmRaggedBwd::new(dz.shaped(&[s, k])?, x.shaped(&[s, k])?, offsets.view(), dw);
+        if bias {
+            io = io.dbias(db.shaped_mut(&[groups, k])?);
+        }
+        g.gemm_ragged_bwd(&Gemm::new(), io)
     })
 }
 

@@ -18,7 +18,9 @@ fn golden() -> PathBuf {
 /// Kernel names that the table has beyond the index: operations without a row there.
 const BEYOND: &[&str] = &[
     "gemm_grouped_ragged_backward",
+    "gemm_ragged_bias",
     "gemm_ragged_bias_act",
+    "gemm_ragged_bias_backward",
     "airy_ai",
     "igamma",
     "igamma_backward",
@@ -166,7 +168,9 @@ const BEYOND: &[&str] = &[
 /// Kernels of the table without a golden case, in any folder: what they do is proven by random parity against a reference alone, and by their gradients.
 const WITHOUT_GOLDEN: &[&str] = &[
     "gemm_grouped_ragged_backward",
+    "gemm_ragged_bias",
     "gemm_ragged_bias_act",
+    "gemm_ragged_bias_backward",
     "sinc",
     "sinc_backward",
     "integer_div",

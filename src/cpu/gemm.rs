@@ -403,7 +403,17 @@ impl Kernels {
             let factors = (&left.transposed(), &right);
             multiply(op, ext, p.alpha, factors, 0.0, &mut out, g * e.m * e.n, [e.n, 1, 0])?;
         }
-        store_gradient(op, &io.db, &out)
+        store_gradient(op, &io.db, &out)?;
+        let Some(g) = &io.dbias else { return Ok(()) };
+        let (n, dz) = (io.dz.shape()[1], gather_f64(op, io.dz)?);
+        let mut sums = filled(e.batch * n, 0.0)?;
+        for (g, rows) in groups.windows(2).enumerate() {
+            for r in rows[0]..rows[1] {
+                let row = &dz[r * n..(r + 1) * n];
+                sums[g * n..(g + 1) * n].iter_mut().zip(row).for_each(|(s, x)| *s += x);
+            }
+        }
+        store_grad(op, g, &sums)
     }
 
     /// Where groups of rows begin and the last one ends; wrong offsets are reported and taken as the nearest valid ones.

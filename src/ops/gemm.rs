@@ -187,6 +187,8 @@ io_struct! {
         pub offsets: View<'a>,
         /// Gradient of B, in its stored layout.
         pub db: GradMut<'a>,
+        /// Gradient of the bias, [G, N] like it, contiguous.
+        pub dbias: Option<GradMut<'a>>,
     }
 }
 
@@ -207,8 +209,7 @@ op_family! {
         /// products.
         fn gemm_ragged(&self, p: &Gemm, io: GemmRagged<'_>) -> Result<()>;
         /// Gradient of B: `dB[g] = alpha A_g^T dZ_g` over the rows of group g (its transpose with `trans_b`), 0 for a group without rows. The
-        /// gradient of A is `gemm_ragged` of dZ with `trans_b` turned, that of the bias the sums of dZ over groups
-        /// ([`ScanOps::segment_reduce`](crate::ops::scan::ScanOps::segment_reduce)).
+        /// gradient of A is `gemm_ragged` of dZ with `trans_b` turned. That of the bias is the sum of a group's rows of dZ.
         fn gemm_ragged_bwd(&self, p: &Gemm, io: GemmRaggedBwd<'_>) -> Result<()>;
     }
 }
@@ -559,6 +560,15 @@ pub(crate) fn check_gemm_ragged_bwd(p: &Gemm, io: &GemmRaggedBwd<'_>) -> Result<
     check::dtype(op, "dz", &io.dz, io.a.dtype())?;
     check::dtype(op, "db", &db, io.a.dtype())?;
     check_offsets(op, &io.offsets, groups)?;
-    check::separate_output(op, "db", &io.db.out, &[("dz", io.dz), ("a", io.a), ("offsets", io.offsets)])?;
+    let mut others = vec![("dz", io.dz), ("a", io.a), ("offsets", io.offsets)];
+    check::separate_output(op, "db", &io.db.out, &others)?;
+    if let Some(g) = &io.dbias {
+        let columns = io.dz.shape()[1];
+        check::shape(op, "dbias", &g.out.as_view(), &[groups, columns])?;
+        check::dtype(op, "dbias", &g.out.as_view(), io.a.dtype())?;
+        check::contiguous(op, "dbias", &g.out.as_view())?;
+        others.push(("db", db));
+        check::separate_output(op, "dbias", &g.out, &others)?;
+    }
     Ok(Extents { batch: groups, m, n, k: rows })
 }

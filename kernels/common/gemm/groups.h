@@ -42,3 +42,48 @@ GK_FN gk_row_tile gk_row_tile_of(gk_i64 wanted, const int side, GK_GLOBAL const 
     }
     return r;
 }
+
+/* Tiles of all groups: those with more than short_one of `side` rows, and the others, of which a group has one at most. */
+typedef struct { int whole, halves; } gk_row_tiles;
+
+/* Their numbers. Wrong offsets as in gk_row_tile_of. */
+GK_FN gk_row_tiles gk_row_tiles_of(const int side, GK_GLOBAL const int* offsets, int total, int groups, GK_GLOBAL int* err, int code)
+{
+    gk_row_tiles r;
+    int begin = 0;
+    r.whole = 0; r.halves = 0;
+    for (int g = -1; g <= groups; g++) {
+        int end = g < groups ? offsets[g + 1] : total;
+        if (end < begin || end > total) {
+            if (gk_bid(0) == 0 && gk_lid() == 0) gk_report(err, code);
+            end = end < begin ? begin : total;
+        }
+        int rest = (end - begin) % side;
+        r.whole += (end - begin) / side + (rest > side / 2);
+        r.halves += rest > 0 && rest <= side / 2;
+        begin = end;
+    }
+    return r;
+}
+
+/* Tile number `wanted` where the `whole` ones come first. */
+GK_FN gk_row_tile gk_row_tile_at(int wanted, int whole, const int side, GK_GLOBAL const int* offsets, int total, int groups)
+{
+    gk_row_tile r;
+    int begin = 0, short_one = wanted >= whole;
+    r.first = 0; r.rows = 0; r.group = -1;
+    if (short_one) wanted -= whole;
+    for (int g = -1; g <= groups; g++) {
+        int end = g < groups ? offsets[g + 1] : total;
+        end = end < begin ? begin : end > total ? total : end;
+        int full = (end - begin) / side, rest = (end - begin) % side, n = short_one ? rest > 0 && rest <= side / 2 : full + (rest > side / 2);
+        if (wanted >= 0 && wanted < n) {
+            r.first = begin + (short_one ? full : wanted) * side;
+            r.rows = end - (int)r.first < side ? end - (int)r.first : side;
+            r.group = g < groups ? g : -1;
+        }
+        wanted -= n;
+        begin = end;
+    }
+    return r;
+}

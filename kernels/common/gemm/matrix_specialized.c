@@ -6,9 +6,11 @@
  * room; the two others take tiles of 128 x 128 results in turn, so that the epilogue of one tile passes under the products of the next. The two blocks of a
  * cluster have neighbouring columns and the same rows, of which each copies half for both. Sums are float, in the order of terms. Deterministic.
  *
+ * By groups of rows the tiles of at most 64 rows, of which a group has one at the most, come last and take half the time.
+ *
  * Maps are in boxes of 64 x 64 numbers: of operands that have the terms of a row or column side by side ("n" of A, "t" of B, as BLAS names them), their
  * axes are terms, rows, batches; of the others rows, terms, batches.
- * Launch: axis 0 as many blocks as run at a time, two per cluster; GK_BLOCK threads. Bands of GK_BAND tiles of rows pass one after the other, all their
+ * Launch: axis 0 as many blocks as run at a time, two per cluster; GK_BLOCK threads. Bands of GK_BAND(kind) tiles of rows pass one after the other, all their
  * columns with them, so that what is read at a time fits the L2 cache.
  */
 #include "common/prelude/matrix.h"
@@ -26,7 +28,7 @@
 
 #define GK_GEMM_SIDE 128
 #define GK_GEMM_TERMS 64
-#define GK_BAND 8
+#define GK_BAND(kind) ((kind) == GK_BY_ROWS ? 2 : 8)
 /* Threads that multiply. */
 #define GK_CONSUMERS 256
 /* Bytes of a box, and of a stage: two boxes of each operand. */
@@ -38,6 +40,8 @@
 #define GK_SPILL_COLUMNS 64
 #define GK_SPILL_CHUNKS (GK_SPILL_ROWS * GK_SPILL_COLUMNS / 4)
 #define GK_LOCAL_CHUNKS (GK_GEMM_STAGES * (int)GK_STAGE_BYTES / 16 + GK_CONSUMERS / 32 * GK_SPILL_CHUNKS)
+/* Tiles of a block that are found before it begins. */
+#define GK_GEMM_JOBS 64
 
 /* What a kernel computes: a dense product, one by groups of rows, or the gradient of matrices of groups. */
 #define GK_DENSE 0
@@ -62,25 +66,56 @@ typedef struct {
 } gk_product;
 
 /* A tile: its first row and column, the end of its rows, the matrices that it has results in and operands from, its terms, and whether its rows belong to
- * no group: then it is 0. */
+ * no group: then it is 0. Without rows it is none. */
 typedef struct { int m0, end, n0, y, a, b, first_term, terms, none; } gk_job;
 
-/* Number t of a product's pairs of tiles, for the block of this rank in its cluster. */
-GK_FN gk_job gk_job_of(const gk_product* q, int t, int down, int across, int rank, const int kind)
+/* The pairs of tiles of a product: tiles of rows, of them those of at most half the rows (by groups, where they end one), and pairs in a tile of rows. */
+typedef struct { int whole, halves, across; } gk_pairs;
+
+GK_FN gk_pairs gk_pairs_of(const gk_product* q, const int kind)
+{
+    gk_pairs r;
+    r.whole = (q->m + GK_GEMM_SIDE - 1) / GK_GEMM_SIDE; r.halves = 0;
+    r.across = (q->n + 2 * GK_GEMM_SIDE - 1) / (2 * GK_GEMM_SIDE);
+    if (kind == GK_BY_ROWS) {
+        gk_row_tiles n = gk_row_tiles_of(GK_GEMM_SIDE, q->offsets, q->m, q->groups, q->err, q->code);
+        r.whole = n.whole; r.halves = n.halves;
+    }
+    return r;
+}
+
+/* Pair number `turn` of those of this block's cluster, -1 behind the last. Halves come last, two of them to each cluster that has one pair less. */
+GK_FN int gk_pair_of(gk_pairs n, int turn, int batches)
+{
+    int clusters = gk_nblocks(0) / 2, c = gk_bid(0) / 2, whole = n.whole * n.across * batches, t = c + turn * clusters;
+    if (t < whole) return t;
+    if (n.halves == 0) return -1;
+    int more = whole % clusters, spare = more > 0 ? clusters - more : 0, late = c >= more && spare > 0, k = turn - whole / clusters - (c < more);
+    int short_one = late && k < 2 ? k * spare + c - more : 2 * spare + c + (k - 2 * late) * clusters;
+    return short_one < n.halves * n.across ? whole + short_one : -1;
+}
+
+/* The job of the block of this rank in its cluster. */
+GK_FN gk_job gk_job_of(const gk_product* q, gk_pairs n, int turn, int rank, const int kind)
 {
     gk_job j;
-    int each = down * across, batch = kind == GK_BY_ROWS ? 0 : t / each, band, row, rows;
-    t -= batch * each;
-    band = t / (GK_BAND * across) * GK_BAND;
-    rows = down - band < GK_BAND ? down - band : GK_BAND;
-    t -= band * across;
-    row = band + t % rows;
-    j.n0 = (t / rows * 2 + rank) * GK_GEMM_SIDE;
-    j.m0 = row * GK_GEMM_SIDE; j.end = q->m;
-    j.y = batch; j.a = batch * q->a_batch; j.b = batch * q->b_batch;
-    j.first_term = 0; j.terms = q->k; j.none = 0;
+    int batches = kind == GK_BY_ROWS ? 1 : q->groups, t = gk_pair_of(n, turn, batches), each = n.whole * n.across, short_one = t >= each * batches;
+    int batch = kind == GK_BY_ROWS || t < 0 ? 0 : t / each, row, column;
+    j.m0 = 0; j.end = 0; j.n0 = 0; j.y = batch; j.a = batch * q->a_batch; j.b = batch * q->b_batch;
+    j.first_term = 0; j.terms = 0; j.none = 0;
+    if (t < 0) return j;
+    t -= short_one ? each : batch * each;
+    if (short_one) {
+        row = n.whole + t / n.across; column = t % n.across;
+    } else {
+        int band = t / (GK_BAND(kind) * n.across) * GK_BAND(kind), rows = n.whole - band < GK_BAND(kind) ? n.whole - band : GK_BAND(kind);
+        t -= band * n.across;
+        row = band + t % rows; column = t / rows;
+    }
+    j.m0 = row * GK_GEMM_SIDE; j.end = q->m; j.n0 = (column * 2 + rank) * GK_GEMM_SIDE;
+    j.terms = q->k;
     if (kind == GK_BY_ROWS) {
-        gk_row_tile m = gk_row_tile_of(row, GK_GEMM_SIDE, q->offsets, q->m, q->groups, q->err, q->code);
+        gk_row_tile m = gk_row_tile_at(row, n.whole, GK_GEMM_SIDE, q->offsets, q->m, q->groups);
         j.m0 = (int)m.first; j.end = j.m0 + m.rows;
         j.none = m.group < 0; j.b = j.none ? 0 : m.group;
         if (j.none) j.terms = 0;
@@ -92,11 +127,11 @@ GK_FN gk_job gk_job_of(const gk_product* q, int t, int down, int across, int ran
 }
 #define GK_STAGES_OF(job) (((job).terms + GK_GEMM_TERMS - 1) / GK_GEMM_TERMS)
 
-/* Tiles of rows, pairs of tiles of columns, and this block's share of the pairs. */
-#define GK_DOWN(q, kind) (((q)->m + GK_GEMM_SIDE - 1) / GK_GEMM_SIDE + ((kind) == GK_BY_ROWS ? (q)->groups + 1 : 0))
-#define GK_ACROSS(q) (((q)->n + 2 * GK_GEMM_SIDE - 1) / (2 * GK_GEMM_SIDE))
-#define GK_EACH_PAIR(t, q, down, across, kind) \
-    GK_ROLLED for (int t = gk_bid(0) / 2, count = down * across * ((kind) == GK_BY_ROWS ? 1 : (q)->groups); t < count; t += gk_nblocks(0) / 2)
+/* The same; by groups of rows, whose search takes long, from those that were found before. */
+GK_FN gk_job gk_next_job(const gk_product* q, gk_pairs n, GK_LOCAL_PTR const gk_job* jobs, int turn, int rank, const int kind)
+{
+    return kind == GK_BY_ROWS && turn < GK_GEMM_JOBS ? jobs[turn] : gk_job_of(q, n, turn, rank, kind);
+}
 
 /* Stages in local memory, and gates that are open while one is full, or empty in both blocks. */
 typedef struct { gk_u32 stages, full, empty; } gk_places;
@@ -121,13 +156,13 @@ GK_FN void gk_feed(const gk_places* l, gk_u32 n, const gk_tensor_map* a, const i
 
 /* ---- the groups that multiply ------------------------------------------------------------------------------------------------------------- */
 
-/* sums = or += a stage's products: instruction by instruction, for both halves of the rows. */
-GK_FN void gk_stage_begin(float (*sums)[16][4], gk_u32 stage, const int at, const int bt, int fresh)
+/* sums = or += a stage's products: instruction by instruction, for `parts` halves of the rows. */
+GK_FN void gk_stage_begin(float (*sums)[16][4], gk_u32 stage, const int at, const int bt, int fresh, const int parts)
 {
     gk_u32 left = gk_uniform(gk_wgmma_tile(stage, 64)), right = gk_uniform(gk_wgmma_tile(stage + 2u * GK_BOX_BYTES, 64));
     GK_WGMMA_BEGIN();
     GK_UNROLL for (int k = 0; k < GK_GEMM_TERMS / 16; k++) {
-        GK_UNROLL for (int h = 0; h < 2; h++)
+        GK_UNROLL for (int h = 0; h < parts; h++)
             gk_wgmma_s(sums[h], 128, gk_wgmma_part(left + (gk_u32)h * (GK_BOX_BYTES / 16u), 64, at, k), at, gk_wgmma_part(right, 64, bt, k), bt,
                 k == 0 ? fresh : 0);
     }
@@ -149,19 +184,20 @@ GK_FN void gk_clear_terms(GK_LOCAL_PTR gk_raw16* stage, int have, int group)
     GK_GROUP_BARRIER(3 + group);
 }
 
-/* Sums of a tile, when the group's turn has come; n stages came before. */
+/* Sums of a tile's first `parts` halves, the others 0, when the group's turn has come; n stages came before. */
 GK_FN void gk_multiply(float (*sums)[16][4], const gk_places* l, GK_LOCAL_PTR gk_raw16* stages, gk_u32 n, gk_job j, const int at, const int bt, int group,
-                       const int kind)
+                       const int kind, const int parts)
 {
     int count = GK_STAGES_OF(j);
-    if (count == 0) GK_UNROLL for (int h = 0; h < 2; h++) gk_mm_clear(sums[h], GK_GEMM_SIDE);
+    GK_UNROLL for (int h = parts; h < 2; h++) gk_mm_clear(sums[h], GK_GEMM_SIDE);
+    if (count == 0) GK_UNROLL for (int h = 0; h < parts; h++) gk_mm_clear(sums[h], GK_GEMM_SIDE);
     GK_PAIR_WAIT(1 + group);
     GK_ROLLED for (int s = 0; s < count; s++) {
         gk_u32 now = n + (gk_u32)s, slot = now % GK_GEMM_STAGES;
         int left = j.terms - s * GK_GEMM_TERMS;
         gk_gate_pass(l->full + 8u * slot, now / GK_GEMM_STAGES);
         if (kind == GK_OF_MATRICES && left < GK_GEMM_TERMS) gk_clear_terms(stages + slot * (GK_STAGE_BYTES / 16u), left, group);
-        gk_stage_begin(sums, l->stages + slot * GK_STAGE_BYTES, at, bt, s == 0);
+        gk_stage_begin(sums, l->stages + slot * GK_STAGE_BYTES, at, bt, s == 0, parts);
         if (s > 0) {
             GK_MM_WAIT(1);
             gk_release(l, now - 1u);
@@ -170,7 +206,7 @@ GK_FN void gk_multiply(float (*sums)[16][4], const gk_places* l, GK_LOCAL_PTR gk
     GK_PAIR_GO(2 - group);
     GK_MM_WAIT(0);
     if (count > 0) gk_release(l, n + (gk_u32)count - 1u);
-    GK_UNROLL for (int h = 0; h < 2; h++) gk_mm_ready(sums[h], GK_GEMM_SIDE);
+    GK_UNROLL for (int h = 0; h < parts; h++) gk_mm_ready(sums[h], GK_GEMM_SIDE);
 }
 
 /* ---- epilogue ------------------------------------------------------------------------------------------------------------------------------- */
@@ -222,21 +258,18 @@ GK_FN void gk_put_rows(GK_GLOBAL gk_o* p, gk_rows r, int rows, const gk_four* x)
 
 /* The thread's four columns n ... of eight rows m, m + 2, ..., which lie in `spill` from row `first` on. Without loops: few warps are there to hide the
  * time that an instruction takes. */
-GK_FN void gk_finish_rows(const gk_product* q, gk_job j, int m, int n, GK_LOCAL_PTR const gk_raw16* spill, int first)
+GK_FN void gk_finish_rows(const gk_product* q, gk_job j, int m, int n, gk_four bias, GK_LOCAL_PTR const gk_raw16* spill, int first)
 {
     gk_four x[8];
-    float bias[4], scale[4];
+    float scale[4];
     int rows = j.end - m, chunk = gk_lid() % 16;
-    GK_UNROLL for (int u = 0; u < 4; u++) {
-        bias[u] = q->bias && !j.none ? gk_load(q->bias, j.b * q->bias_group + n + u) : 0.0f;
-        scale[u] = q->scale ? q->alpha * gk_load(q->scale, n + u) : q->alpha;
-    }
+    GK_UNROLL for (int u = 0; u < 4; u++) scale[u] = q->scale ? q->alpha * gk_load(q->scale, n + u) : q->alpha;
     GK_UNROLL for (int i = 0; i < 8; i++) {
         x[i] = gk_slot_get4(spill, 4 * GK_SPILL_AT(first + 2 * i, chunk));
         GK_UNROLL for (int u = 0; u < 4; u++) x[i].v[u] *= scale[u];
     }
     if (q->c) gk_add_rows(x, q->c, gk_rows_at(q->sc, j.y, m, n), rows, q->beta);
-    GK_UNROLL for (int i = 0; i < 8; i++) GK_UNROLL for (int u = 0; u < 4; u++) x[i].v[u] += bias[u];
+    GK_UNROLL for (int i = 0; i < 8; i++) GK_UNROLL for (int u = 0; u < 4; u++) x[i].v[u] += bias.v[u];
     if (q->residual) gk_add_rows(x, q->residual, gk_rows_at(q->sr, j.y, m, n), rows, 1.0f);
     if (q->z) gk_put_rows(q->z, gk_rows_at(q->sz, j.y, m, n), rows, x);
     switch (j.none ? 0 : q->act) {
@@ -253,8 +286,18 @@ GK_FN void gk_finish_rows(const gk_product* q, gk_job j, int m, int n, GK_LOCAL_
     gk_put_rows(q->y, gk_rows_at(q->sy, j.y, m, n), rows, x);
 }
 
+/* The biases of the thread's four columns of the first (part 0) or last 64 of a tile, 0 where there are none. Loaded before the products that they are
+ * added to, which take longer. */
+GK_FN gk_four gk_load_bias(const gk_product* q, gk_job j, int part)
+{
+    gk_four r;
+    int n = j.n0 + part * GK_SPILL_COLUMNS + gk_lid() % 16 * 4;
+    GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = q->bias && !j.none && n < q->n ? gk_load(q->bias, j.b * q->bias_group + n + u) : 0.0f;
+    return r;
+}
+
 /* A tile's results: by parts of 64 rows and columns, which the warp's sums of pass through local memory, so that rows are stored in one piece. */
-GK_FN void gk_finish(const gk_product* q, float (*sums)[16][4], gk_job j, GK_LOCAL_PTR gk_raw16* spill)
+GK_FN void gk_finish(const gk_product* q, float (*sums)[16][4], gk_job j, const gk_four* bias, GK_LOCAL_PTR gk_raw16* spill)
 {
     int first = gk_lid() % 32 / 16, warp = gk_lid() / 32 % 4;
     GK_ROLLED for (int part = 0; part < 4; part++) {
@@ -267,20 +310,22 @@ GK_FN void gk_finish(const gk_product* q, float (*sums)[16][4], gk_job j, GK_LOC
         default: gk_spill(sums[1] + 8, spill); break;
         }
         GK_WARP_BARRIER();
-        if (n < q->n) gk_finish_rows(q, j, m, n, spill, first);
+        if (n < q->n) gk_finish_rows(q, j, m, n, part % 2 ? bias[1] : bias[0], spill, first);
     }
 }
 
 /* ---- kernels ---------------------------------------------------------------------------------------------------------------------------------- */
 
 GK_FN void gk_specialized(const gk_product* q, const gk_tensor_map* a, const int at, const gk_tensor_map* b, const int bt, const int kind,
-                          GK_LOCAL_PTR gk_raw16* local, GK_LOCAL_PTR gk_u64* gates)
+                          GK_LOCAL_PTR gk_raw16* local, GK_LOCAL_PTR gk_u64* gates, GK_LOCAL_PTR gk_job* jobs)
 {
     gk_places l;
     gk_u32 n = 0;
-    int rank = (int)gk_block_of_cluster(), down = GK_DOWN(q, kind), across = GK_ACROSS(q);
+    int rank = (int)gk_block_of_cluster();
+    gk_pairs pairs = gk_pairs_of(q, kind);
     l.stages = gk_local_address(local); l.full = gk_local_address(gates); l.empty = l.full + 8u * GK_GEMM_STAGES;
-    if (gk_lid() == 0) {
+    if (kind == GK_BY_ROWS && gk_lid() < GK_GEMM_JOBS) jobs[gk_lid()] = gk_job_of(q, pairs, gk_lid(), rank, kind);
+    if (gk_lid() == GK_BLOCK - 1) {
         /* One thread fills a stage; a lane of each warp that multiplies, in both blocks, empties it. */
         GK_UNROLL for (int i = 0; i < GK_GEMM_STAGES; i++) {
             gk_gate_init(l.full + 8u * (gk_u32)i, 1);
@@ -292,8 +337,9 @@ GK_FN void gk_specialized(const gk_product* q, const gk_tensor_map* a, const int
     if (gk_lid() >= GK_CONSUMERS) {
         GK_REGISTERS_LESS(40);
         if (gk_lid() == GK_CONSUMERS) {
-            GK_EACH_PAIR(t, q, down, across, kind) {
-                gk_job j = gk_job_of(q, t, down, across, rank, kind);
+            GK_ROLLED for (int turn = 0;; turn++) {
+                gk_job j = gk_next_job(q, pairs, jobs, turn, rank, kind);
+                if (j.end == 0) break;
                 gk_feed(&l, n, a, at, b, bt, j, rank);
                 n += (gk_u32)GK_STAGES_OF(j);
             }
@@ -301,18 +347,21 @@ GK_FN void gk_specialized(const gk_product* q, const gk_tensor_map* a, const int
         GK_WARP_BARRIER();
     } else {
         GK_REGISTERS_MORE(232);
-        int group = (int)gk_uniform((gk_u32)gk_lid() / 128u), turn = 0;
+        int group = (int)gk_uniform((gk_u32)gk_lid() / 128u);
         GK_LOCAL_PTR gk_raw16* spill = local + GK_GEMM_STAGES * (int)GK_STAGE_BYTES / 16 + gk_lid() / 32 * GK_SPILL_CHUNKS;
         if (group == 1) GK_PAIR_GO(1); /* the first group begins */
-        GK_EACH_PAIR(t, q, down, across, kind) {
-            gk_job j = gk_job_of(q, t, down, across, rank, kind);
-            if (turn == group) {
+        GK_ROLLED for (int turn = 0;; turn++) {
+            gk_job j = gk_next_job(q, pairs, jobs, turn, rank, kind);
+            if (j.end == 0) break;
+            if (turn % 2 == group) {
                 float sums[2][16][4];
-                gk_multiply(sums, &l, local, n, j, at, bt, group, kind);
-                gk_finish(q, sums, j, spill);
+                gk_four bias[2];
+                bias[0] = gk_load_bias(q, j, 0); bias[1] = gk_load_bias(q, j, 1);
+                if (kind == GK_BY_ROWS && j.end - j.m0 <= GK_GEMM_SIDE / 2) gk_multiply(sums, &l, local, n, j, at, bt, group, kind, 1);
+                else gk_multiply(sums, &l, local, n, j, at, bt, group, kind, 2);
+                gk_finish(q, sums, j, bias, spill);
             }
             n += (gk_u32)GK_STAGES_OF(j);
-            turn ^= 1;
         }
     }
     /* No block leaves while its neighbour copies to it, or opens its gates. */
@@ -336,8 +385,8 @@ GK_FN gk_pitch gk_pitch_of(gk_dims steps, const int i)
 #define GK_SPECIALIZED_BIND() \
     GK_LOCAL_DYNAMIC(gk_raw16, local, GK_LOCAL_CHUNKS); \
     GK_LOCAL gk_u64 gates[2 * GK_GEMM_STAGES]; \
-    GK_BIND_OUT(gk_o, y); \
-    gk_product q; \
+    GK_LOCAL gk_job jobs[GK_GEMM_JOBS]; \
+    GK_BIND_OUT(gk_o, y); gk_product q; \
     q.m = (int)args.size.v[0]; q.n = (int)args.size.v[1]; q.k = (int)args.size.v[2]; q.groups = (int)args.size.v[3]; \
     q.a_batch = (int)args.size.v[4]; q.b_batch = (int)args.size.v[5]; q.bias_group = args.size.v[6]; \
     q.sc = gk_pitch_of(args.steps, 0); q.sr = gk_pitch_of(args.steps, 1); q.sy = gk_pitch_of(args.steps, 2); q.sz = gk_pitch_of(args.steps, 3); \
@@ -347,7 +396,7 @@ GK_FN gk_pitch gk_pitch_of(gk_dims steps, const int i)
 #define GK_DENSE_PRODUCT(at, bt) \
     GK_SPECIALIZED_BIND(); \
     q.bias = bias; q.residual = residual; q.scale = scale; q.z = z; q.offsets = 0; q.err = 0; q.code = 0; \
-    gk_specialized(&q, &a, at, &b, bt, GK_DENSE, local, gates)
+    gk_specialized(&q, &a, at, &b, bt, GK_DENSE, local, gates, jobs)
 
 /* Dense products. As they lie in memory A is [M, K] for nn and nt, [K, M] for tn, B is [K, N] for nn and tn, [N, K] for nt.
  * size = {M, N, K, batches, 1 if A has batches, 1 if B has them, 0}, steps = {from row to row, from batch to batch} of C, residual, Y, Z. */
@@ -373,7 +422,7 @@ GK_KERNEL(gemm_specialized_tn)(GK_TENSOR_MAP(a), GK_TENSOR_MAP(b), GK_IN(gk_o, c
 #define GK_GROUPED_PRODUCT(at, bt, kind) \
     GK_SPECIALIZED_BIND(); \
     q.bias = bias; q.residual = 0; q.scale = 0; q.z = z; q.offsets = offsets; q.err = err; q.code = code; \
-    gk_specialized(&q, &a, at, &b, bt, kind, local, gates)
+    gk_specialized(&q, &a, at, &b, bt, kind, local, gates, jobs)
 
 /* By groups of rows: B is [groups, K, N] for nn, [groups, N, K] for nt. C is null. size = {rows, N, K, groups, 0, 0, from group to group of bias}. A wrong
  * offset is reported and taken as the nearest that is valid; rows of no group are 0. */

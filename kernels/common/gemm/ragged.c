@@ -73,79 +73,94 @@ GK_KERNEL(gemm_ragged)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, offsets), GK_I
 
 /* ---- many small groups --------------------------------------------------------------------------------------------------------- */
 
-/* Rows and terms of a step. */
-#define GK_SMALL_ROWS 16
-#define GK_SMALL_TERMS 32
-#define GK_SMALL_PITCH 36
+/* Rows and terms that a thread multiplies at a time, and rows of a run. */
+#define GK_FEW_ROWS 4 /* a gk_four of results */
+#define GK_FEW_TERMS 16
+#define GK_RUN_ROWS 32
 
-/* Rows m0 ... of a group up to `end` and `columns` (16 or 64) from n0 on: a thread has one column, and one or four rows. */
-GK_FN void gk_ragged_few(const gk_ragged* q, gk_i64 group, gk_i64 m0, gk_i64 end, gk_i64 n0, const int columns, GK_LOCAL_PTR gk_slot* ta, GK_LOCAL_PTR gk_f* tb)
+/* acc += GK_FEW_TERMS terms of a column of B, `along` them in memory or not, and of rows of A by vectors, all of which are on their way before the first
+ * is used; for rows that do not exist those of the last one. */
+GK_FN void gk_few_whole(gk_f* acc, GK_GLOBAL const gk_t* a, gk_side sa, GK_GLOBAL const gk_t* b, gk_side sb, const int along, int rows)
 {
-    const int per = GK_SMALL_ROWS * columns / GK_BLOCK, rows = GK_BLOCK / columns, pitch = columns + 1;
-    int lid = gk_lid(), c = lid % columns, r = lid / columns, none = group < 0 || group >= q->size.v[3], down = q->sb.v[1] == 1;
-    int have = end - m0 < GK_SMALL_ROWS ? (int)(end - m0) : GK_SMALL_ROWS, wide = q->size.v[1] - n0 < columns ? (int)(q->size.v[1] - n0) : columns;
-    /* Neighbouring threads read neighbours in memory. */
-    int t0 = down ? lid % GK_SMALL_TERMS : r, c0 = down ? lid / GK_SMALL_TERMS : c;
-    gk_i64 g = none ? 0 : group, terms = none ? 0 : q->size.v[2];
-    GK_GLOBAL const gk_t* a = q->a + (m0 + lid / GK_SMALL_TERMS) * q->sa.v[0] + lid % GK_SMALL_TERMS * q->sa.v[1];
-    GK_GLOBAL const gk_t* b = q->b + g * q->sb.v[2] + (n0 + c0) * q->sb.v[0] + t0 * q->sb.v[1];
-    gk_four x;
-    GK_UNROLL for (int u = 0; u < 4; u++) x.v[u] = GK_R(0.0);
-    /* Loops with barriers run at least once. */
-    do {
-        int left = terms < GK_SMALL_TERMS ? (int)terms : GK_SMALL_TERMS;
-        GK_UNROLL for (int i = 0; i < 2; i++) {
-            int m = lid / GK_SMALL_TERMS + 8 * i, k = lid % GK_SMALL_TERMS;
-            gk_slot_put(ta, m * GK_SMALL_PITCH + k, m < have && k < left ? gk_load(a, 8 * i * q->sa.v[0]) : GK_R(0.0));
-        }
-        GK_UNROLL for (int i = 0; i < columns / 8; i++) {
-            int t = down ? t0 : t0 + i * rows, n = down ? c0 + 8 * i : c0;
-            tb[t * pitch + n] = n < wide && t < left ? gk_load(b, down ? 8 * i * q->sb.v[0] : i * rows * q->sb.v[1]) : GK_R(0.0);
-        }
-        GK_BARRIER();
-        for (int t = 0; t < left; t += 4) {
-            gk_four y;
-            GK_UNROLL for (int u = 0; u < 4; u++) y.v[u] = tb[(t + u) * pitch + c];
-            GK_UNROLL for (int i = 0; i < per; i++) {
-                gk_four z = gk_slot_get4(ta, (r + i * rows) * GK_SMALL_PITCH + t);
-                GK_UNROLL for (int u = 0; u < 4; u++) x.v[i] += z.v[u] * y.v[u];
-            }
-        }
-        GK_BARRIER();
-        a += GK_SMALL_TERMS * q->sa.v[1];
-        b += GK_SMALL_TERMS * q->sb.v[1];
-        terms -= GK_SMALL_TERMS;
-    } while (terms > 0);
-    gk_f bias = q->bias && !none && c < wide ? gk_load(q->bias, g * q->sv.v[0] + n0 + c) : GK_R(0.0);
-    GK_UNROLL for (int i = 0; i < per; i++) x.v[i] = q->alpha * x.v[i] + bias;
-    if (q->z) {
-        GK_UNROLL for (int i = 0; i < per; i++)
-            if (c < wide && r + i * rows < have) gk_store_o(q->z, (m0 + r + i * rows) * q->sz.v[0] + (n0 + c) * q->sz.v[1], x.v[i]);
+    gk_vec y[GK_FEW_TERMS / GK_W], x[GK_FEW_TERMS / GK_W][GK_FEW_ROWS];
+    GK_UNROLL for (int t = 0; t < GK_FEW_TERMS / GK_W; t++) {
+        if (along) y[t] = gk_loadv(b, t * GK_W);
+        else GK_UNROLL for (int u = 0; u < GK_W; u++) y[t].v[u] = gk_load(b, (t * GK_W + u) * sb.kstep);
+        GK_UNROLL for (int i = 0; i < GK_FEW_ROWS; i++) x[t][i] = gk_loadv(a + (i < rows ? i : rows - 1) * sa.step, t * GK_W);
     }
-    if (!none) x = gk_activate(q->act, x, q->p);
-    GK_UNROLL for (int i = 0; i < per; i++)
-        if (c < wide && r + i * rows < have) gk_store_o(q->y, (m0 + r + i * rows) * q->sy.v[0] + (n0 + c) * q->sy.v[1], x.v[i]);
+    GK_UNROLL for (int t = 0; t < GK_FEW_TERMS / GK_W; t++)
+        GK_UNROLL for (int i = 0; i < GK_FEW_ROWS; i++)
+            GK_UNROLL for (int u = 0; u < GK_W; u++) acc[i] += x[t][i].v[u] * y[t].v[u];
 }
 
-/* Each block waits for its loads most of the time: many at once hide that. */
-#undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS 8
-
-/* A block per group and size.v[4] columns, 16 or 64: it takes 16 rows after the others, and looks at no other group.
- * Launch: axis 0 = groups + 2, columns fastest. */
-GK_KERNEL(gemm_ragged_by_group)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, offsets), GK_IN(gk_t, bias), GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(int, err),
-                                GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, int act, gk_f p, int code)
+/* acc = the products of up to four rows of A from a on with a column of B. */
+GK_FN void gk_few_sums(gk_f* acc, GK_GLOBAL const gk_t* a, gk_side sa, GK_GLOBAL const gk_t* b, gk_side sb, gk_i64 terms, int rows)
 {
-    GK_LOCAL gk_slot ta[GK_SLOTS(GK_SMALL_ROWS * GK_SMALL_PITCH)];
-    GK_LOCAL gk_f tb[GK_SMALL_TERMS * 65];
+    int wa = sa.along && sa.wide, wb = sb.along && sb.wide;
+    GK_UNROLL for (int i = 0; i < GK_FEW_ROWS; i++) acc[i] = GK_R(0.0);
+    for (gk_i64 k = 0; k < terms; k += GK_FEW_TERMS) {
+        int left = terms - k < GK_FEW_TERMS ? (int)(terms - k) : GK_FEW_TERMS;
+        if (wa && left == GK_FEW_TERMS) {
+            if (wb) gk_few_whole(acc, a + k, sa, b + k, sb, 1, rows);
+            else gk_few_whole(acc, a + k, sa, b + k * sb.kstep, sb, 0, rows);
+            continue;
+        }
+        for (int t = 0; t < left; t++) {
+            gk_f y = gk_load(b, (k + t) * sb.kstep);
+            GK_UNROLL for (int i = 0; i < GK_FEW_ROWS; i++)
+                if (i < rows) acc[i] += gk_load(a, i * sa.step + (k + t) * sa.kstep) * y;
+        }
+    }
+}
+
+/* Column n of up to four rows m ... of `group`, or of no group. */
+GK_FN void gk_few_rows(const gk_ragged* q, gk_i64 group, gk_i64 m, int rows, gk_i64 n)
+{
+    gk_f acc[GK_FEW_ROWS];
+    int none = group < 0 || group >= q->size.v[3];
+    gk_i64 g = none ? 0 : group;
+    gk_side sa = gk_side_of(q->sa), sb = gk_side_of(q->sb);
+    gk_few_sums(acc, q->a + m * sa.step, sa, q->b + g * q->sb.v[2] + n * sb.step, sb, none ? 0 : q->size.v[2], rows);
+    gk_f bias = q->bias && !none ? gk_load(q->bias, g * q->sv.v[0] + n) : GK_R(0.0);
+    gk_four x;
+    GK_UNROLL for (int i = 0; i < GK_FEW_ROWS; i++) x.v[i] = q->alpha * acc[i] + bias;
+    if (q->z) {
+        GK_UNROLL for (int i = 0; i < GK_FEW_ROWS; i++)
+            if (i < rows) gk_store_o(q->z, (m + i) * q->sz.v[0] + n * q->sz.v[1], x.v[i]);
+    }
+    if (!none) x = gk_activate(q->act, x, q->p);
+    GK_UNROLL for (int i = 0; i < GK_FEW_ROWS; i++)
+        if (i < rows) gk_store_o(q->y, (m + i) * q->sy.v[0] + n * q->sy.v[1], x.v[i]);
+}
+
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 2
+
+/* Threads with size.v[4] neighbouring columns, 16 or 64, have a run of rows, of whichever groups these are: many small groups cost what their rows cost,
+ * and a large one is shared by many blocks. Launch: axis 0 = runs, columns fastest. */
+GK_KERNEL(gemm_ragged_by_rows)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, offsets), GK_IN(gk_t, bias), GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(int, err),
+                               GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, int act, gk_f p, int code)
+{
     GK_RAGGED_BIND();
     int wide = (int)size.v[4], tiles = (int)((size.v[1] + wide - 1) / wide);
-    gk_i64 group = gk_bid(0) / tiles - 1, n0 = (gk_i64)(gk_bid(0) % tiles) * wide;
-    gk_run rows = gk_rows_of_group(group, offsets, size.v[0], size.v[3], err, code);
-    gk_i64 m0 = rows.begin;
-    do {
-        if (wide == 16) gk_ragged_few(&q, group, m0, rows.end, n0, 16, ta, tb);
-        else gk_ragged_few(&q, group, m0, rows.end, n0, 64, ta, tb);
-        m0 += GK_SMALL_ROWS;
-    } while (m0 < rows.end);
+    gk_i64 total = size.v[0], groups = size.v[3], n = (gk_i64)(gk_bid(0) % tiles) * wide + gk_lid() % wide;
+    gk_i64 m = (gk_bid(0) / tiles * (GK_BLOCK / wide) + gk_lid() / wide) * (gk_i64)GK_RUN_ROWS, end = m + GK_RUN_ROWS < total ? m + GK_RUN_ROWS : total;
+    for (gk_i64 g = gk_gid(); g <= groups; g += gk_gsize()) {
+        int first = offsets[g], last = (int)total;
+        if (g < groups) last = offsets[g + 1];
+        if (first < 0 || last < first || last > total) gk_report(err, code);
+    }
+    if (m >= end || n >= size.v[1]) return;
+    /* The last group that begins at or before the run; -1 and `groups` are none. */
+    GK_SEEK(gk_i64, group, groups + 1, offsets[v] <= m)
+    if (offsets[0] > m) group = -1;
+    while (m < end) {
+        gk_i64 stop = total;
+        if (group < groups) stop = offsets[group + 1];
+        if (stop <= m && group < groups) { group++; continue; }
+        if (stop > end) stop = end;
+        int rows = stop - m < GK_FEW_ROWS ? (int)(stop - m) : GK_FEW_ROWS;
+        gk_few_rows(&q, group, m, rows, n);
+        m += rows;
+    }
 }

@@ -48,6 +48,18 @@ GK_KERNEL(gemm_ragged_bwd)(GK_IN(gk_t, p), GK_IN(gk_t, q), GK_IN(int, offsets), 
 /* Rows of the groups in a step. */
 #define GK_SMALL_ROWS 16
 
+/* A thread's numbers of a step of P and Q: of `terms` rows, `have` and `wide` columns. */
+GK_FN void gk_few_load(gk_f* x, gk_f* y, GK_GLOBAL const gk_t* p, GK_GLOBAL const gk_t* q, gk_i64 left, const int per, const int step, int r, int have, int on,
+                       gk_dims sp, gk_dims sq)
+{
+    int terms = left < GK_SMALL_ROWS ? (int)left : GK_SMALL_ROWS, lid = gk_lid();
+    GK_UNROLL for (int i = 0; i < 4; i++) {
+        x[i] = GK_R(0.0); y[i] = GK_R(0.0);
+        if (lid / 64 + 4 * i < terms && lid % 64 < have) x[i] = gk_load(p, 4 * i * sp.v[1]);
+        if (i < per && r + i * step < terms && on) y[i] = gk_load(q, i * step * sq.v[1]);
+    }
+}
+
 /* The 64 rows of D from m0 on and `columns` (16 or 64) from n0 on: a thread has one column, and four rows or four times four. */
 GK_FN void gk_ragged_few(GK_GLOBAL const gk_t* p, GK_GLOBAL const gk_t* q, GK_GLOBAL gk_o* d, gk_run rows, gk_i64 m0, gk_i64 n0, const int columns,
                          gk_dims size, gk_dims sp, gk_dims sq, gk_dims sd, gk_f alpha, int accumulate, GK_LOCAL_PTR gk_slot* tp, GK_LOCAL_PTR gk_f* tq)
@@ -56,29 +68,29 @@ GK_FN void gk_ragged_few(GK_GLOBAL const gk_t* p, GK_GLOBAL const gk_t* q, GK_GL
     int lid = gk_lid(), c = lid % columns, r = lid / columns, have = size.v[1] - m0 < 64 ? (int)(size.v[1] - m0) : 64;
     int wide = size.v[2] - n0 < columns ? (int)(size.v[2] - n0) : columns;
     gk_i64 left = rows.end - rows.begin;
-    gk_f acc[4][4];
+    gk_f acc[4][4], x[4], y[4];
     p += (rows.begin + lid / 64) * sp.v[1] + (m0 + lid % 64) * sp.v[0];
     q += (rows.begin + r) * sq.v[1] + (n0 + c) * sq.v[0];
     GK_UNROLL for (int u = 0; u < 16; u++) acc[u / 4][u % 4] = GK_R(0.0);
-    /* Loops with barriers run at least once. */
+    gk_few_load(x, y, p, q, left, per, step, r, have, c < wide, sp, sq);
+    /* Loops with barriers run at least once. The next step is on its way while one is added. */
     do {
         int terms = left < GK_SMALL_ROWS ? (int)left : GK_SMALL_ROWS;
-        GK_UNROLL for (int i = 0; i < 4; i++)
-            gk_slot_put(tp, lid + i * GK_BLOCK, lid / 64 + 4 * i < terms && lid % 64 < have ? gk_load(p, 4 * i * sp.v[1]) : GK_R(0.0));
-        GK_UNROLL for (int i = 0; i < per; i++)
-            tq[lid + i * GK_BLOCK] = r + i * step < terms && c < wide ? gk_load(q, i * step * sq.v[1]) : GK_R(0.0);
-        GK_BARRIER();
-        for (int t = 0; t < terms; t++) {
-            gk_f y = tq[t * columns + c];
-            GK_UNROLL for (int i = 0; i < per; i++) {
-                gk_four x = gk_slot_get4(tp, t * 64 + (r + i * step) * 4);
-                GK_UNROLL for (int u = 0; u < 4; u++) acc[i][u] += x.v[u] * y;
-            }
-        }
+        GK_UNROLL for (int i = 0; i < 4; i++) gk_slot_put(tp, lid + i * GK_BLOCK, x[i]);
+        GK_UNROLL for (int i = 0; i < per; i++) tq[lid + i * GK_BLOCK] = y[i];
         GK_BARRIER();
         p += GK_SMALL_ROWS * sp.v[1];
         q += GK_SMALL_ROWS * sq.v[1];
         left -= GK_SMALL_ROWS;
+        gk_few_load(x, y, p, q, left, per, step, r, have, c < wide, sp, sq);
+        for (int t = 0; t < terms; t++) {
+            gk_f f = tq[t * columns + c];
+            GK_UNROLL for (int i = 0; i < per; i++) {
+                gk_four v = gk_slot_get4(tp, t * 64 + (r + i * step) * 4);
+                GK_UNROLL for (int u = 0; u < 4; u++) acc[i][u] += v.v[u] * f;
+            }
+        }
+        GK_BARRIER();
     } while (left > 0);
     d += (m0 + 4 * r) * sd.v[0] + (n0 + c) * sd.v[1];
     GK_UNROLL for (int i = 0; i < per; i++) {
@@ -91,7 +103,7 @@ GK_FN void gk_ragged_few(GK_GLOBAL const gk_t* p, GK_GLOBAL const gk_t* q, GK_GL
 
 /* Each block waits for its loads most of the time: many at once hide that. */
 #undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS 6
+#define GK_MIN_BLOCKS 5
 
 /* For groups of few rows: a block has 64 rows of D and size.v[4] columns, 16 or 64. Launch: axis 0 = tiles, columns fastest, then rows, groups. */
 GK_KERNEL(gemm_ragged_bwd_by_group)(GK_IN(gk_t, p), GK_IN(gk_t, q), GK_IN(int, offsets), GK_OUT(gk_o, d), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(sp),

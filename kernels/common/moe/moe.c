@@ -103,36 +103,50 @@ GK_KERNEL(moe_router_bwd)(GK_IN(gk_t, dweights), GK_IN(gk_t, logits), GK_IN(int,
     }
 }
 
-/* y[i] = f * x[perm[i] div k], f = weights[perm[i]] or 1. An assignment out of range is reported and gives 0. */
-GK_KERNEL(moe_gather)(GK_IN(gk_t, x), GK_IN(int, perm), GK_IN(gk_t, weights), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 rows, gk_i64 d, int k,
-                      int wide, int lanes, int accumulate, int code)
+/* Vectors of a row that a thread reads before it uses them. */
+#define GK_MOE_VECTORS 4
+
+/* Up to four vectors of a row from column c on, `step` apart, 0 beyond column d. */
+GK_FN void gk_moe_load(gk_vec* v, GK_GLOBAL const gk_t* x, gk_i64 c, gk_i64 d, int step)
 {
-    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, weights); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
+    GK_UNROLL for (int i = 0; i < GK_MOE_VECTORS; i++) {
+        GK_UNROLL for (int u = 0; u < GK_W; u++) v[i].v[u] = GK_R(0.0);
+        if (c + i * step < d) v[i] = gk_loadv(x, c + i * step);
+    }
+}
+
+/* y = v, or added to it. */
+GK_FN void gk_moe_store(GK_GLOBAL gk_t* y, gk_vec* v, gk_i64 c, gk_i64 d, int step, int accumulate)
+{
+    GK_UNROLL for (int i = 0; i < GK_MOE_VECTORS; i++) {
+        if (c + i * step >= d) continue;
+        if (accumulate) {
+            gk_vec old = gk_loadv(y, c + i * step);
+            GK_UNROLL for (int u = 0; u < GK_W; u++) v[i].v[u] += old.v[u];
+        }
+        gk_storev(y, c + i * step, v[i]);
+    }
+}
+
+/* y[i] = x[perm[i] div k]. An assignment out of range is reported and gives 0. */
+GK_KERNEL(moe_gather)(GK_IN(gk_t, x), GK_IN(int, perm), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 rows, gk_i64 d, int k, int wide, int lanes, int code)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, perm); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
     int per = GK_BLOCK / lanes, lane = gk_lid() % lanes;
     for (gk_i64 i = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; i < rows; i += (gk_i64)gk_nblocks(0) * per) {
         gk_i64 a = perm[i];
         int good = a >= 0 && a < rows;
-        gk_f f = GK_R(1.0);
         if (!good && lane == 0) gk_report(err, code);
-        if (weights && good) f = gk_load(weights, a);
         GK_GLOBAL const gk_t* from = x + (good ? a / k : 0) * d;
         GK_GLOBAL gk_t* to = y + i * d;
         if (wide) {
-            for (gk_i64 c = lane * GK_W; c < d; c += lanes * GK_W) {
-                gk_vec v = gk_loadv(from, c);
-                GK_UNROLL for (int u = 0; u < GK_W; u++) v.v[u] = good ? (weights ? f * v.v[u] : v.v[u]) : GK_R(0.0);
-                if (accumulate) {
-                    gk_vec old = gk_loadv(to, c);
-                    GK_UNROLL for (int u = 0; u < GK_W; u++) v.v[u] += old.v[u];
-                }
-                gk_storev(to, c, v);
+            for (gk_i64 c = lane * GK_W; c < d; c += GK_MOE_VECTORS * lanes * GK_W) {
+                gk_vec v[GK_MOE_VECTORS];
+                gk_moe_load(v, from, c, good ? d : 0, lanes * GK_W);
+                gk_moe_store(to, v, c, d, lanes * GK_W, 0);
             }
         } else {
-            for (gk_i64 c = lane; c < d; c += lanes) {
-                gk_f v = GK_R(0.0);
-                if (good) v = weights ? f * gk_load(from, c) : gk_load(from, c);
-                gk_store(to, c, accumulate ? gk_load(to, c) + v : v);
-            }
+            for (gk_i64 c = lane; c < d; c += lanes) gk_store(to, c, good ? gk_load(from, c) : GK_R(0.0));
         }
     }
 }
@@ -146,22 +160,18 @@ GK_KERNEL(moe_combine)(GK_IN(gk_t, x), GK_IN(int, inverse), GK_IN(gk_t, weights)
     for (gk_i64 t = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; t < tokens; t += (gk_i64)gk_nblocks(0) * per) {
         GK_GLOBAL gk_t* to = y + t * d;
         if (wide) {
-            for (gk_i64 c = lane * GK_W; c < d; c += lanes * GK_W) {
-                gk_vec sum;
-                GK_UNROLL for (int u = 0; u < GK_W; u++) sum.v[u] = GK_R(0.0);
+            for (gk_i64 c = lane * GK_W; c < d; c += GK_MOE_VECTORS * lanes * GK_W) {
+                gk_vec sum[GK_MOE_VECTORS], v[GK_MOE_VECTORS];
+                GK_UNROLL for (int i = 0; i < GK_MOE_VECTORS; i++) GK_UNROLL for (int u = 0; u < GK_W; u++) sum[i].v[u] = GK_R(0.0);
                 for (int j = 0; j < k; j++) {
                     int at = inverse[t * k + j];
-                    if (at < 0) continue;
-                    gk_vec v = gk_loadv(x, at * d + c);
                     gk_f f = GK_R(1.0);
+                    if (at < 0) continue;
                     if (weights) f = gk_load(weights, t * k + j);
-                    GK_UNROLL for (int u = 0; u < GK_W; u++) sum.v[u] += f * v.v[u];
+                    gk_moe_load(v, x + at * d, c, d, lanes * GK_W);
+                    GK_UNROLL for (int i = 0; i < GK_MOE_VECTORS; i++) GK_UNROLL for (int u = 0; u < GK_W; u++) sum[i].v[u] += f * v[i].v[u];
                 }
-                if (accumulate) {
-                    gk_vec old = gk_loadv(to, c);
-                    GK_UNROLL for (int u = 0; u < GK_W; u++) sum.v[u] += old.v[u];
-                }
-                gk_storev(to, c, sum);
+                gk_moe_store(to, sum, c, d, lanes * GK_W, accumulate);
             }
         } else {
             for (gk_i64 c = lane; c < d; c += lanes) {
@@ -179,29 +189,53 @@ GK_KERNEL(moe_combine)(GK_IN(gk_t, x), GK_IN(int, inverse), GK_IN(gk_t, weights)
     }
 }
 
-/* dw[t, j] = dy[t] . x[inverse[t * k + j]] */
-GK_KERNEL(moe_dot)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(int, inverse), GK_OUT(gk_t, dw), gk_i64 rows, gk_i64 d, int k, int wide, int lanes,
-                   int accumulate)
+/* Row i of the gradient of moe_combine's x, which a = perm[i] says the token of: dx[i] = weights[a] * dy[t], t = a div k. Returns the thread's share of
+ * dy[t] . x[i], 0 without x. Null operands are not needed. */
+GK_FN gk_f gk_moe_row_bwd(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_f f, int good, gk_i64 d, int wide, int lanes,
+                          int accumulate)
+{
+    int lane = gk_lid() % lanes;
+    gk_f sum = GK_R(0.0);
+    if (wide) {
+        for (gk_i64 c = lane * GK_W; c < d; c += GK_MOE_VECTORS * lanes * GK_W) {
+            gk_vec g[GK_MOE_VECTORS], v[GK_MOE_VECTORS];
+            gk_moe_load(g, dy, c, good ? d : 0, lanes * GK_W);
+            gk_moe_load(v, x, c, x && good ? d : 0, lanes * GK_W);
+            GK_UNROLL for (int i = 0; i < GK_MOE_VECTORS; i++) GK_UNROLL for (int u = 0; u < GK_W; u++) {
+                sum += g[i].v[u] * v[i].v[u];
+                g[i].v[u] = good ? f * g[i].v[u] : GK_R(0.0);
+            }
+            if (dx) gk_moe_store(dx, g, c, d, lanes * GK_W, accumulate);
+        }
+    } else {
+        for (gk_i64 c = lane; c < d; c += lanes) {
+            gk_f g = good ? gk_load(dy, c) : GK_R(0.0);
+            if (x && good) sum += g * gk_load(x, c);
+            if (dx) gk_store(dx, c, (good ? f * g : GK_R(0.0)) + (accumulate ? gk_load(dx, c) : GK_R(0.0)));
+        }
+    }
+    return sum;
+}
+
+/* Both gradients of moe_combine with weights: of x (null: none) and, for each assignment in `perm`, of its weight (null: none), which is stored, or added
+ * where bit 1 of `accumulate` is set; bit 0 is dx's. An assignment out of range is reported; its row of dx gets 0. */
+GK_KERNEL(moe_combine_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(int, perm), GK_IN(gk_t, weights), GK_OUT(gk_t, dx), GK_OUT(gk_t, dw), GK_OUT(int, err),
+                           gk_i64 rows, gk_i64 d, int k, int wide, int lanes, int accumulate, int code)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
-    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(int, inverse); GK_BIND_OUT(gk_t, dw);
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, weights); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_t, dw);
+    GK_BIND_OUT(int, err);
     int per = GK_BLOCK / lanes, lane = gk_lid() % lanes;
     for (gk_i64 r0 = (gk_i64)gk_bid(0) * per; r0 < rows; r0 += (gk_i64)gk_nblocks(0) * per) {
-        gk_i64 r = r0 + gk_lid() / lanes;
+        gk_i64 r = r0 + gk_lid() / lanes, a = r < rows ? perm[r] : -1;
+        int good = a >= 0 && a < rows;
         gk_f sum = GK_R(0.0);
         if (r < rows) {
-            gk_i64 at = inverse[r], from = r / k * d;
-            if (at >= 0 && wide) {
-                for (gk_i64 c = lane * GK_W; c < d; c += lanes * GK_W) {
-                    gk_vec a = gk_loadv(dy, from + c), b = gk_loadv(x, at * d + c);
-                    GK_UNROLL for (int u = 0; u < GK_W; u++) sum += a.v[u] * b.v[u];
-                }
-            }
-            if (at >= 0 && !wide) {
-                for (gk_i64 c = lane; c < d; c += lanes) sum += gk_load(dy, from + c) * gk_load(x, at * d + c);
-            }
+            if (!good && lane == 0) gk_report(err, code);
+            sum = gk_moe_row_bwd(dy + (good ? a / k : 0) * d, dw ? x + r * d : 0, dx ? dx + r * d : 0, good ? gk_load(weights, a) : GK_R(0.0), good, d,
+                wide, lanes, accumulate & 1);
         }
         sum = gk_group_sum(sum, tmp, lanes);
-        if (r < rows && lane == 0) gk_store(dw, r, accumulate ? gk_load(dw, r) + sum : sum);
+        if (dw && good && lane == 0) gk_store(dw, a, accumulate & 2 ? gk_load(dw, a) + sum : sum);
     }
 }

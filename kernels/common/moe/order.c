@@ -2,52 +2,48 @@
 
 #define GK_MOE_EACH 16 /* ids of a thread per step */
 
+/* The thread's ids of a step, -1 where there are none. */
+GK_FN void gk_moe_ids(int* v, GK_GLOBAL const int* ids, gk_i64 first, gk_i64 n)
+{
+    GK_UNROLL for (int u = 0; u < GK_MOE_EACH; u++) {
+        v[u] = -1;
+        if (first + u < n) v[u] = ids[first + u];
+    }
+}
+
 // Units: I32
-/* counts[e] = number of ids that are e. Launch: one block per expert, looping. */
-GK_KERNEL(moe_count)(GK_IN(int, ids), GK_OUT(int, counts), gk_i64 n, int experts)
+/* counts[e] = number of ids that are e, offsets[e] = sum of the counts before e, perm[offsets[e] ...] = the i with ids[i] = e, rising. A block finds
+ * itself how many ids come before its expert's. Launch: one block per expert, looping. */
+GK_KERNEL(moe_order)(GK_IN(int, ids), GK_OUT(int, counts), GK_OUT(int, offsets), GK_OUT(int, perm), gk_i64 n, int experts)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
-    GK_BIND_IN(int, ids); GK_BIND_OUT(int, counts);
+    GK_LOCAL gk_u32 scan[GK_BLOCK];
+    GK_BIND_IN(int, ids); GK_BIND_OUT(int, counts); GK_BIND_OUT(int, offsets); GK_BIND_OUT(int, perm);
     for (int e = gk_bid(0); e < experts; e += gk_nblocks(0)) {
-        int c = 0;
-        for (gk_i64 i = gk_lid(); i < n; i += GK_BLOCK) c += ids[i] == e;
-        c = gk_block_sum(c, tmp);
-        if (gk_lid() == 0) counts[e] = c;
-    }
-}
-
-/* offsets[e] = sum of the counts before e. Launch: one block. */
-GK_KERNEL(moe_offsets)(GK_IN(int, counts), GK_OUT(int, offsets), int experts)
-{
-    GK_LOCAL gk_u32 tmp[GK_BLOCK];
-    GK_BIND_IN(int, counts); GK_BIND_OUT(int, offsets);
-    gk_u32 base = 0u, total;
-    if (gk_lid() == 0) offsets[0] = 0;
-    for (int e0 = 0; e0 < experts; e0 += GK_BLOCK) {
-        int e = e0 + gk_lid();
-        gk_u32 c = 0u;
-        if (e < experts) c = (gk_u32)counts[e];
-        c = gk_block_scan(c, tmp, &total);
-        if (e < experts) offsets[e + 1] = (int)(base + c);
-        base += total;
-    }
-}
-
-/* perm[offsets[e] ...] = the i with ids[i] = e, rising. Launch: one block per expert, looping. */
-GK_KERNEL(moe_order)(GK_IN(int, ids), GK_IN(int, offsets), GK_OUT(int, perm), gk_i64 n, int experts)
-{
-    GK_LOCAL gk_u32 tmp[GK_BLOCK];
-    GK_BIND_IN(int, ids); GK_BIND_IN(int, offsets); GK_BIND_OUT(int, perm);
-    for (int e = gk_bid(0); e < experts; e += gk_nblocks(0)) {
-        gk_i64 base = offsets[e];
+        int v[GK_MOE_EACH], before = 0, own = 0;
+        for (gk_i64 i0 = 0; i0 < n; i0 += GK_BLOCK * GK_MOE_EACH) {
+            gk_moe_ids(v, ids, i0 + gk_lid() * GK_MOE_EACH, n);
+            GK_UNROLL for (int u = 0; u < GK_MOE_EACH; u++) {
+                before += v[u] >= 0 && v[u] < e;
+                own += v[u] == e;
+            }
+        }
+        before = gk_block_sum(before, tmp);
+        own = gk_block_sum(own, tmp);
+        if (gk_lid() == 0) {
+            counts[e] = own;
+            offsets[e] = before;
+            if (e == experts - 1) offsets[experts] = before + own;
+        }
+        gk_i64 base = before;
         for (gk_i64 i0 = 0; i0 < n; i0 += GK_BLOCK * GK_MOE_EACH) {
             gk_i64 first = i0 + gk_lid() * GK_MOE_EACH;
             gk_u32 c = 0u, total;
-            for (int u = 0; u < GK_MOE_EACH; u++)
-                if (first + u < n && ids[first + u] == e) c++;
-            gk_i64 at = base + (gk_i64)gk_block_scan(c, tmp, &total) - (gk_i64)c;
-            for (int u = 0; u < GK_MOE_EACH; u++)
-                if (first + u < n && ids[first + u] == e) perm[at++] = (int)(first + u);
+            gk_moe_ids(v, ids, first, n);
+            GK_UNROLL for (int u = 0; u < GK_MOE_EACH; u++) c += (gk_u32)(v[u] == e);
+            gk_i64 at = base + (gk_i64)gk_block_scan(c, scan, &total) - (gk_i64)c;
+            GK_UNROLL for (int u = 0; u < GK_MOE_EACH; u++)
+                if (v[u] == e) perm[at++] = (int)(first + u);
             base += total;
         }
     }

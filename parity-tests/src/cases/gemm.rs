@@ -78,13 +78,25 @@ fn ragged_bias_act(cx: &Cx<'_>) -> R {
     Ok(cx.gpu.gemm_ragged(&p, io)?)
 }
 
-fn ragged_backward(cx: &Cx<'_>) -> R {
+fn ragged_bias(cx: &Cx<'_>) -> R {
+    let p = plan(cx, &["trans_b"])?;
+    let (a, b) = (cx.x("A")?, cx.x("B")?);
+    let y = cx.out("C", a.dtype(), &[a.shape()[0], sides(&b, p.trans_b).1])?;
+    Ok(cx.gpu.gemm_ragged(&p, GemmRagged::new(a, b, cx.x("offsets")?, y.m()).bias(cx.x("bias")?))?)
+}
+
+fn ragged_gradients(cx: &Cx<'_>, bias: bool) -> R {
     let p = plan(cx, &["trans_b"])?;
     let (dz, a, offsets) = (cx.x("dC")?, cx.x("A")?, cx.x("offsets")?);
     let (k, n, groups) = (a.shape()[1], dz.shape()[1], offsets.shape()[0] - 1);
     let [r, c] = if p.trans_b { [n, k] } else { [k, n] };
     let db = cx.out("dB", a.dtype(), &[groups, r, c])?;
-    Ok(cx.gpu.gemm_ragged_bwd(&p, GemmRaggedBwd::new(dz, a, offsets, db.g()))?)
+    let io = GemmRaggedBwd::new(dz, a, offsets, db.g());
+    if !bias {
+        return Ok(cx.gpu.gemm_ragged_bwd(&p, io)?);
+    }
+    let dbias = cx.out("dbias", a.dtype(), &[groups, n])?;
+    Ok(cx.gpu.gemm_ragged_bwd(&p, io.dbias(dbias.g()))?)
 }
 
 /// Rows in groups, a matrix for each, and where groups begin; the number of groups and of columns.
@@ -376,10 +388,35 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             "trans_b=false",
             "dB",
             &["gemm_ragged_bwd"],
-            ragged_backward,
+            |cx| ragged_gradients(cx, false),
         )
         .bound(Product)
         .grad_of("gemm_grouped_ragged"),
+        k(
+            "gemm_ragged_bias",
+            "G3",
+            "A, B, bias, offsets:i32",
+            "trans_b=false",
+            "C",
+            &["gemm_ragged"],
+            ragged_bias,
+        )
+        .bound(Product)
+        .sample(|s| {
+            let (groups, n) = draw_ragged(s);
+            s.put("bias", &[groups, n], Any);
+        }),
+        k(
+            "gemm_ragged_bias_backward",
+            "G3",
+            "dC, A, offsets:i32",
+            "trans_b=false",
+            "dB, dbias",
+            &["gemm_ragged_bwd"],
+            |cx| ragged_gradients(cx, true),
+        )
+        .bound(Product)
+        .grad_of("gemm_ragged_bias"),
         k(
             "gemm_ragged_bias_act",
             "G3",

@@ -1,6 +1,7 @@
 //! Mixture of experts: routing and permutation.
 
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
+use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, aligned16, code_of_op, int, long};
@@ -27,36 +28,6 @@ impl Engine {
         };
         self.launch(&MOE_INVERSE, DType::I32, "", Grid::Stride(n), &args)?;
         Ok(inverse)
-    }
-
-    /// `y[i] = f * x[perm[i] div k]`.
-    fn moe_gather(
-        &self,
-        op: &'static str,
-        [_, k, d]: [usize; 3],
-        x: &View<'_>,
-        perm: &View<'_>,
-        weights: Option<&View<'_>>,
-        y: &GradMut<'_>,
-    ) -> Result<()> {
-        let v = y.out.as_view();
-        let (wide, lanes) = row_access(d, &[x, &v]);
-        let rows = perm.numel();
-        let args = MoeGatherArgs {
-            x: self.arg_in(x),
-            perm: self.arg_in(perm),
-            weights: self.arg_opt(weights),
-            y: self.arg_in(&v),
-            err: self.arg_error(),
-            rows: long(rows),
-            d: long(d),
-            k: int(k),
-            wide: i32::from(wide),
-            lanes: int(lanes),
-            accumulate: i32::from(y.accumulate),
-            code: code_of_op(op),
-        };
-        self.launch(&MOE_GATHER, x.dtype(), "", row_blocks(if d > 0 { rows } else { 0 }, lanes), &args)
     }
 
     /// `y[t]` = sum over j of `f * x[inverse[t * k + j]]`.
@@ -88,11 +59,14 @@ impl Engine {
     }
 }
 
+/// Vectors of 16 bytes that a thread moves at a time: as many loads are on their way.
+const VECTORS: usize = 4;
+
 /// Whether rows of `d` elements are moved by 16 bytes, and the threads per row.
 fn row_access(d: usize, operands: &[&View<'_>]) -> (bool, usize) {
     let w = operands.first().map_or(1, |v| 16 / v.dtype().size());
     let wide = d.is_multiple_of(w) && operands.iter().all(|v| aligned16(v));
-    (wide, lanes(if wide { d / w } else { d }))
+    (wide, if wide { lanes(d.div_ceil(VECTORS * w)) } else { lanes(d) })
 }
 
 impl MoeOps for Engine {
@@ -124,14 +98,15 @@ impl MoeOps for Engine {
             renorm: i32::from(p.renormalize),
         };
         self.launch(&MOE_ROUTER, io.logits.dtype(), "", row_blocks(t, lanes), &args)?;
-        let (n, all) = (long(t * k), Grid::Blocks([e.min(1 << 16), 1, 1]));
-        let (ids, offsets) = (self.arg_in(&ids), self.arg_in(&offsets));
-        let (counts, perm) = (self.arg_in(&counts), self.arg_in(&perm));
-        let experts = int(e);
-        self.launch(&MOE_COUNT, DType::I32, "", all, &MoeCountArgs { ids, counts, n, experts })?;
-        let args = MoeOffsetsArgs { counts, offsets, experts };
-        self.launch(&MOE_OFFSETS, DType::I32, "", Grid::Blocks([1; 3]), &args)?;
-        self.launch(&MOE_ORDER, DType::I32, "", all, &MoeOrderArgs { ids, offsets, perm, n, experts })
+        let args = MoeOrderArgs {
+            ids: self.arg_in(&ids),
+            counts: self.arg_out(&io.counts),
+            offsets: self.arg_out(&io.offsets),
+            perm: self.arg_out(&io.perm),
+            n: long(t * k),
+            experts: int(e),
+        };
+        self.launch(&MOE_ORDER, DType::I32, "", Grid::Blocks([e.min(1 << 16), 1, 1]), &args)
     }
 
     fn moe_router_bwd(
@@ -172,7 +147,21 @@ impl MoeOps for Engine {
         const OP: &str = "moe_permute";
         let size = check_moe_permute(&x, &perm, &y)?;
         self.check_owner_all(OP, &[("x", x), ("perm", perm), ("y", y.as_view())])?;
-        self.moe_gather(OP, size, &x, &perm, None, &y.into())
+        let ([_, k, d], rows, v) = (size, perm.numel(), y.as_view());
+        let (wide, lanes) = row_access(d, &[&x, &v]);
+        let args = MoeGatherArgs {
+            x: self.arg_in(&x),
+            perm: self.arg_in(&perm),
+            y: self.arg_out(&y),
+            err: self.arg_error(),
+            rows: long(rows),
+            d: long(d),
+            k: int(k),
+            wide: i32::from(wide),
+            lanes: int(lanes),
+            code: code_of_op(OP),
+        };
+        self.launch(&MOE_GATHER, x.dtype(), "", row_blocks(if d > 0 { rows } else { 0 }, lanes), &args)
     }
 
     fn moe_permute_bwd(&self, dy: View<'_>, perm: View<'_>, dx: GradMut<'_>) -> Result<()> {
@@ -189,32 +178,42 @@ impl MoeOps for Engine {
         self.moe_combine(OP, size, &x, &perm, Some(&weights), &y.into())
     }
 
-    fn moe_unpermute_bwd(&self, io: MoeUnpermuteBwd<'_>) -> Result<()> {
+    fn moe_unpermute_bwd(&self, mut io: MoeUnpermuteBwd<'_>) -> Result<()> {
         const OP: &str = "moe_unpermute_bwd";
         let size = check_moe_unpermute_bwd(&io)?;
         self.check_owner_all(OP, &[("dy", io.dy), ("x", io.x), ("perm", io.perm), ("weights", io.weights)])?;
         for (arg, g) in [("dx", &io.dx), ("dweights", &io.dweights)] {
             g.as_ref().map_or(Ok(()), |g| self.check_owner(OP, arg, &g.out.as_view()))?;
         }
-        if let Some(g) = &io.dx {
-            self.moe_gather(OP, size, &io.dy, &io.perm, Some(&io.weights), g)?;
+        if io.dx.is_none() && io.dweights.is_none() {
+            return Ok(());
         }
-        let Some(g) = &io.dweights else { return Ok(()) };
         let ([_, k, d], rows) = (size, io.perm.numel());
-        let inverse = self.moe_inverse(OP, &io.perm)?;
-        let (wide, lanes) = row_access(d, &[&io.dy, &io.x]);
-        let args = MoeDotArgs {
+        // An assignment that `perm` does not have has no row, and a weight's gradient of 0.
+        if let Some(g) = io.dweights.as_mut().filter(|g| !g.accumulate && g.out.numel() > 0) {
+            ShapeOps::fill(self, 0.0, g.out.reborrow())?;
+        }
+        let dx = io.dx.as_ref().map(|g| g.out.as_view());
+        let mut moved = vec![&io.dy, &io.x];
+        moved.extend(&dx);
+        let (wide, lanes) = row_access(d, &moved);
+        let adds = |g: &Option<GradMut<'_>>| i32::from(g.as_ref().is_some_and(|g| g.accumulate));
+        let args = MoeCombineBwdArgs {
             dy: self.arg_in(&io.dy),
             x: self.arg_in(&io.x),
-            inverse: self.arg_in(&inverse.view()),
-            dw: self.arg_out(&g.out),
+            perm: self.arg_in(&io.perm),
+            weights: self.arg_in(&io.weights),
+            dx: io.dx.as_ref().map_or(Ptr::NULL, |g| self.arg_out(&g.out)),
+            dw: io.dweights.as_ref().map_or(Ptr::NULL, |g| self.arg_out(&g.out)),
+            err: self.arg_error(),
             rows: long(rows),
             d: long(d),
             k: int(k),
             wide: i32::from(wide),
             lanes: int(lanes),
-            accumulate: i32::from(g.accumulate),
+            accumulate: adds(&io.dx) + 2 * adds(&io.dweights),
+            code: code_of_op(OP),
         };
-        self.launch(&MOE_DOT, io.x.dtype(), "", row_blocks(rows, lanes), &args)
+        self.launch(&MOE_COMBINE_BWD, io.x.dtype(), "", row_blocks(rows, lanes), &args)
     }
 }

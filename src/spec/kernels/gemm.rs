@@ -129,7 +129,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `gemm_ragged`, `gemm_ragged_by_group`.
+    /// Arguments of `gemm_ragged`, `gemm_ragged_by_rows`.
     GemmRaggedArgs {
         a: In("gk_t"),
         b: In("gk_t"),
@@ -148,6 +148,33 @@ kernel_args! {
         act: I32,
         p: Real,
         code: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `gemm_ragged_bias`.
+    GemmRaggedBiasArgs {
+        p: In("gk_t"),
+        offsets: In("int"),
+        d: Out("gk_t"),
+        part: Out("gk_f"),
+        err: Out("int"),
+        size: Dims,
+        wide: I32,
+        accumulate: I32,
+        code: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `gemm_ragged_bias_parts`.
+    GemmRaggedBiasPartsArgs {
+        part: In("gk_f"),
+        d: Out("gk_t"),
+        n: I64,
+        groups: I64,
+        parts: I32,
+        accumulate: I32,
     }
 }
 
@@ -222,7 +249,9 @@ kernel_table! {
     GEMM_REPITCH: GemmRepitchArgs = "gemm/pad.c" "gemm_repitch" [(FLOATS, &[])];
     GEMM_PARTS: GemmPartsArgs = "gemm/parts.c" "gemm_parts" [(F32, &[])];
     GEMM_RAGGED: GemmRaggedArgs = "gemm/ragged.c" "gemm_ragged" [(FLOATS64, OUTPUTS)];
-    GEMM_RAGGED_BY_GROUP: GemmRaggedArgs = "gemm/ragged.c" "gemm_ragged_by_group" [(FLOATS64, OUTPUTS)];
+    GEMM_RAGGED_BY_ROWS: GemmRaggedArgs = "gemm/ragged.c" "gemm_ragged_by_rows" [(FLOATS64, OUTPUTS)];
+    GEMM_RAGGED_BIAS: GemmRaggedBiasArgs = "gemm/ragged_bias.c" "gemm_ragged_bias" [(FLOATS64, &[])];
+    GEMM_RAGGED_BIAS_PARTS: GemmRaggedBiasPartsArgs = "gemm/ragged_bias.c" "gemm_ragged_bias_parts" [(FLOATS64, &[])];
     GEMM_RAGGED_BWD: GemmRaggedBwdArgs = "gemm/ragged_bwd.c" "gemm_ragged_bwd" [(FLOATS64, &[])];
     GEMM_RAGGED_BWD_BY_GROUP: GemmRaggedBwdArgs = "gemm/ragged_bwd.c" "gemm_ragged_bwd_by_group" [(FLOATS64, &[])];
     GEMM_RAGGED_MATRIX: GemmRaggedMatrixArgs = "gemm/ragged_matrix.c" "gemm_ragged_matrix" [(HALVES, &[])];

@@ -139,6 +139,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/gemm/pad.c",
     "common/gemm/parts.c",
     "common/gemm/ragged.c",
+    "common/gemm/ragged_bias.c",
     "common/gemm/ragged_bwd.c",
     "common/gemm/ragged_matrix.c",
     "common/gemm/tile.h",

@@ -42,7 +42,6 @@ kernel_args! {
     MoeGatherArgs {
         x: In("gk_t"),
         perm: In("int"),
-        weights: In("gk_t"),
         y: Out("gk_t"),
         err: Out("int"),
         rows: I64,
@@ -50,7 +49,6 @@ kernel_args! {
         k: I32,
         wide: I32,
         lanes: I32,
-        accumulate: I32,
         code: I32,
     }
 }
@@ -72,37 +70,22 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `moe_dot`.
-    MoeDotArgs {
+    /// Arguments of `moe_combine_bwd`.
+    MoeCombineBwdArgs {
         dy: In("gk_t"),
         x: In("gk_t"),
-        inverse: In("int"),
+        perm: In("int"),
+        weights: In("gk_t"),
+        dx: Out("gk_t"),
         dw: Out("gk_t"),
+        err: Out("int"),
         rows: I64,
         d: I64,
         k: I32,
         wide: I32,
         lanes: I32,
         accumulate: I32,
-    }
-}
-
-kernel_args! {
-    /// Arguments of `moe_count`.
-    MoeCountArgs {
-        ids: In("int"),
-        counts: Out("int"),
-        n: I64,
-        experts: I32,
-    }
-}
-
-kernel_args! {
-    /// Arguments of `moe_offsets`.
-    MoeOffsetsArgs {
-        counts: In("int"),
-        offsets: Out("int"),
-        experts: I32,
+        code: I32,
     }
 }
 
@@ -110,7 +93,8 @@ kernel_args! {
     /// Arguments of `moe_order`.
     MoeOrderArgs {
         ids: In("int"),
-        offsets: In("int"),
+        counts: Out("int"),
+        offsets: Out("int"),
         perm: Out("int"),
         n: I64,
         experts: I32,
@@ -134,9 +118,7 @@ kernel_table! {
     MOE_ROUTER_BWD: MoeRouterBwdArgs = "moe/moe.c" "moe_router_bwd" [(FLOATS64, &[])];
     MOE_GATHER: MoeGatherArgs = "moe/moe.c" "moe_gather" [(FLOATS64, &[])];
     MOE_COMBINE: MoeCombineArgs = "moe/moe.c" "moe_combine" [(FLOATS64, &[])];
-    MOE_DOT: MoeDotArgs = "moe/moe.c" "moe_dot" [(FLOATS64, &[])];
-    MOE_COUNT: MoeCountArgs = "moe/order.c" "moe_count" [(I32, &[])];
-    MOE_OFFSETS: MoeOffsetsArgs = "moe/order.c" "moe_offsets" [(I32, &[])];
+    MOE_COMBINE_BWD: MoeCombineBwdArgs = "moe/moe.c" "moe_combine_bwd" [(FLOATS64, &[])];
     MOE_ORDER: MoeOrderArgs = "moe/order.c" "moe_order" [(I32, &[])];
     MOE_INVERSE: MoeInverseArgs = "moe/order.c" "moe_inverse" [(I32, &[])];
 }

@@ -5,7 +5,7 @@ use trefoil::ops::gemm::{Gemm, GemmRagged, GemmRaggedBwd};
 use trefoil::ops::scan::SegmentReduce;
 
 use super::fuses;
-use crate::core::autograd::{BackwardCtx, Saved, compose, grad_enabled};
+use crate::core::autograd::{BackwardCtx, Saved, compose, grad_enabled, out};
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, same_device, same_dtype};
 use crate::functional::activation::through;
@@ -140,9 +140,12 @@ fn product(
                     if trans_b { dz.gemm_ragged_sum(&x, &offsets) } else { x.gemm_ragged_sum(&dz, &offsets) };
                 cx.give(1, sum?)?;
             } else if let Some(db) = cx.target(1)? {
+                let dbias = if cx.needs(2) { cx.target(2)? } else { None };
                 let [zo, xo, oo] = [&dz, x.get(cx)?, &offsets].map(Tensor::operand);
-                let io = GemmRaggedBwd::new(zo.view()?, xo.view()?, oo.view()?, db.out()?);
+                let mut io = GemmRaggedBwd::new(zo.view()?, xo.view()?, oo.view()?, db.out()?);
+                io.dbias = out(&dbias)?;
                 dz.device().gemm_ragged_bwd(&Gemm::new().trans(false, trans_b), io)?;
+                return Ok(());
             }
             if cx.needs(2) {
                 cx.give(2, dz.segment_reduce(SegmentReduce::Sum, &offsets)?)?;

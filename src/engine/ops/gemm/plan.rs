@@ -123,7 +123,7 @@ pub(crate) fn specialized_grid(
     }
     // Six stages of both operands; sums of 16 rows and 64 columns of eight warps.
     let local = 6 * 2 * MATRIX_SIDE * MATRIX_TERMS * 2 + 8 * 16 * 64 * 4;
-    let gates = 1 << 10;
+    let gates = 3 << 10; // and 64 tiles
     if local + gates > caps.shared_bytes as usize {
         return Err(
             format!("it needs {} bytes of local memory, of {}", local + gates, caps.shared_bytes).into()

@@ -1,14 +1,14 @@
 //! Products of groups of rows with matrices of their own, and the gradient of these.
 
 use super::product::MatrixOperand;
-use super::ragged_plan::{RaggedBackward, RaggedForward, RaggedPlan, RaggedProblem, columns};
-use crate::buffer::View;
+use super::ragged_plan::{RaggedBackward, RaggedForward, RaggedPlan, RaggedProblem, bias_parts, columns};
+use crate::buffer::{GradMut, View};
 use crate::driver::{DimsArg, Ptr, TensorMap};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{code_of_op, dims};
+use crate::engine::launch::{Grid, code_of_op, dims};
 use crate::error::Result;
-use crate::ops::core::Choice;
+use crate::ops::core::{Choice, CoreOps};
 use crate::ops::gemm::*;
 use crate::spec::gemm::OUTPUTS;
 use crate::spec::kernels::gemm::*;
@@ -201,11 +201,52 @@ impl Engine {
                 let kernel = if by_terms { &GEMM_RAGGED_MATRIX_TERMS } else { &GEMM_RAGGED_MATRIX };
                 return self.launch(kernel, ragged.dtype, "", grid, &ragged.matrix_args());
             }
-            RaggedPlan::ByGroup(grid) => (&GEMM_RAGGED_BY_GROUP, grid),
+            RaggedPlan::ByRows(grid) | RaggedPlan::ByGroup(grid) => (&GEMM_RAGGED_BY_ROWS, grid),
             RaggedPlan::Tiles(grid) => (&GEMM_RAGGED, grid),
         };
         let of = OUTPUTS[usize::from(ragged.out != ragged.dtype)];
         self.launch(kernel, ragged.dtype, of, grid, &ragged.portable_args())
+    }
+
+    /// The sums of the rows of dZ by groups.
+    fn ragged_bias_gradient(&self, dz: &View<'_>, offsets: &View<'_>, g: &GradMut<'_>) -> Result<()> {
+        let (&[rows, n], &[groups, _]) = (dz.shape(), g.out.shape()) else { return Ok(()) };
+        let (dt, m) = (dz.dtype(), operand(dz, false));
+        let w = 16 / dt.size();
+        let wide = m.aligned && m.steps[1] == 1 && m.steps[0].is_multiple_of(w) && n.is_multiple_of(w);
+        let blocks = n.div_ceil(32 * if wide { w } else { 1 }).saturating_mul(groups);
+        let parts = bias_parts(rows, groups, blocks, self.caps());
+        let scratch = match parts {
+            1 => None,
+            _ => Some(self.scratch(dt.accumulator(), groups * parts * n)?),
+        };
+        let part = scratch.as_ref().map_or(Ptr::NULL, |s| self.arg_in(&s.view()));
+        let accumulate = i32::from(g.accumulate);
+        let args = GemmRaggedBiasArgs {
+            p: m.arg(),
+            offsets: self.arg_in(offsets),
+            d: self.arg_out(&g.out),
+            part,
+            err: self.arg_error(),
+            size: dims([rows, n, groups, parts, m.steps[0], m.steps[1]]),
+            wide: i32::from(wide),
+            accumulate,
+            code: code_of_op("gemm_ragged_bwd"),
+        };
+        let grid = Grid::Blocks([blocks.saturating_mul(parts), 1, 1]);
+        self.launch(&GEMM_RAGGED_BIAS, dt, "", grid, &args)?;
+        if scratch.is_none() {
+            return Ok(());
+        }
+        let args = GemmRaggedBiasPartsArgs {
+            part,
+            d: self.arg_out(&g.out),
+            n: n as i64,
+            groups: groups as i64,
+            parts: parts as i32,
+            accumulate,
+        };
+        self.launch(&GEMM_RAGGED_BIAS_PARTS, dt, "", Grid::Stride(groups * n), &args)
     }
 
     pub(super) fn ragged_gradient(&self, p: &Gemm, io: GemmRaggedBwd<'_>) -> Result<()> {
@@ -214,6 +255,10 @@ impl Engine {
         let db = io.db.out.as_view();
         for (arg, v) in [("dz", &io.dz), ("a", &io.a), ("offsets", &io.offsets), ("db", &db)] {
             self.check_owner(op, arg, v)?;
+        }
+        if let Some(g) = &io.dbias {
+            self.check_owner(op, "dbias", &g.out.as_view())?;
+            self.ragged_bias_gradient(&io.dz, &io.offsets, g)?;
         }
         let dt = io.a.dtype();
         let (a, dz, d) = (operand(&io.a, false), operand(&io.dz, false), of_groups(&db, false));
@@ -250,7 +295,7 @@ impl Engine {
                     GemmRaggedBwdMatrixArgs { p, q, offsets, d, err, size, steps, alpha, accumulate, code };
                 return self.launch(&GEMM_RAGGED_BWD_MATRIX, dt, "", grid, &args);
             }
-            RaggedPlan::ByGroup(grid) => (&GEMM_RAGGED_BWD_BY_GROUP, grid),
+            RaggedPlan::ByRows(grid) | RaggedPlan::ByGroup(grid) => (&GEMM_RAGGED_BWD_BY_GROUP, grid),
             RaggedPlan::Tiles(grid) => (&GEMM_RAGGED_BWD, grid),
         };
         // The rows of a group are the terms of its product.

@@ -13,6 +13,10 @@ const SIDE: usize = 64;
 /// A kernel that looks for its group among more than this many spends its time on that.
 const MANY_GROUPS: usize = 64;
 
+/// Rows of a run, as `gemm/ragged.c` has it, and threads of a block.
+const RUN_ROWS: usize = 32;
+const THREADS: usize = 256;
+
 const MATRIX_CORES: Variant = Variant { name: "matrix_cores", source: "kernels/common/gemm/ragged_matrix.c" };
 const SPECIALIZED: Variant =
     Variant { name: "warp_specialized", source: "kernels/common/gemm/matrix_specialized.c" };
@@ -77,9 +81,16 @@ impl RaggedProblem {
     }
 }
 
-/// Columns that a block of the kernels for small groups has.
+/// Columns that the kernels for small groups give to neighbouring threads.
 pub(super) fn columns(n: usize) -> usize {
     if n <= 16 { 16 } else { 64 }
+}
+
+/// Parts that the rows of each group are added in, for the gradient of the biases in so many blocks a part: two blocks for each unit of the device, and
+/// no part of a group of mean size below 8 rows. A function of the problem and the device alone, so results repeat.
+pub(super) fn bias_parts(rows: usize, groups: usize, blocks: usize, caps: &Caps) -> usize {
+    let want = (2 * caps.compute_units as usize).div_ceil(blocks.max(1));
+    want.min(rows / groups.max(1) / 8).max(1)
 }
 
 /// The product itself.
@@ -92,6 +103,8 @@ pub(crate) enum RaggedPlan {
     /// On matrix cores by warps of different work.
     Specialized(Grid),
     MatrixCores(Grid),
+    /// A run of rows, of any groups, for neighbouring threads.
+    ByRows(Grid),
     /// A block per group.
     ByGroup(Grid),
     /// A block per tile.
@@ -112,7 +125,7 @@ impl Problem for RaggedForward {
     const VARIANTS: &'static [Variant] = &[
         SPECIALIZED,
         MATRIX_CORES,
-        Variant { name: "by_group", source: "kernels/common/gemm/ragged.c" },
+        Variant { name: "by_rows", source: "kernels/common/gemm/ragged.c" },
         Variant { name: PORTABLE, source: "kernels/common/gemm/ragged.c" },
     ];
 
@@ -128,8 +141,9 @@ impl Problem for RaggedForward {
                 ))
             }
             2 => {
-                let blocks = e.n.div_ceil(columns(e.n)).saturating_mul(e.batch.saturating_add(2));
-                RaggedPlan::ByGroup(Grid::Blocks([blocks, 1, 1]))
+                let wide = columns(e.n);
+                let blocks = e.n.div_ceil(wide).saturating_mul(e.m.div_ceil(RUN_ROWS * (THREADS / wide)));
+                RaggedPlan::ByRows(Grid::Blocks([blocks, 1, 1]))
             }
             _ => RaggedPlan::Tiles(Grid::Blocks([self.tiles(SIDE, SIDE), 1, 1])),
         })
@@ -195,7 +209,7 @@ mod tests {
         assert_eq!((chosen(&p, &hopper), chosen(&p, &gpu())), ("matrix_cores", PORTABLE));
         let grid = Grid::BlocksWithLocal([2 * (8 + 9), 1, 1], 96 << 10);
         assert_eq!(p.plan(1, &hopper), Ok(RaggedPlan::MatrixCores(grid)));
-        assert_eq!(p.plan(2, &hopper), Ok(RaggedPlan::ByGroup(Grid::Blocks([4 * 10, 1, 1]))));
+        assert_eq!(p.plan(2, &hopper), Ok(RaggedPlan::ByRows(Grid::Blocks([4 * 8, 1, 1]))));
         assert_eq!([1, 16, 17, 200].map(columns), [16, 16, 64, 64]);
         assert_eq!(p.plan(3, &hopper), Ok(RaggedPlan::Tiles(Grid::Blocks([4 * (16 + 9), 1, 1]))));
         // Where local memory is short, tiles are half as wide.
@@ -223,14 +237,24 @@ mod tests {
     }
 
     #[test]
-    fn many_small_groups_have_a_block_each() {
+    fn many_small_groups_have_kernels_of_their_own() {
         let e = Extents { batch: 20_000, m: 200_000, n: 64, k: 16 };
         let p = RaggedProblem { e, rows: 200_000, ..problem() };
-        assert_eq!(chosen(&RaggedForward(p), &hopper()), "by_group");
+        assert_eq!(chosen(&RaggedForward(p), &hopper()), "by_rows");
         assert_eq!(chosen(&RaggedBackward(p), &hopper()), "by_group");
         // A few hundred experts with enough rows do not.
         let experts = Extents { batch: 256, ..e };
         assert_eq!(chosen(&RaggedForward(RaggedProblem { e: experts, ..p }), &hopper()), "matrix_cores");
+    }
+
+    #[test]
+    fn bias_gradients_fill_the_device() {
+        let caps = Caps { compute_units: 132, ..gpu() };
+        assert_eq!(bias_parts(8192, 8, 128, &caps), 3);
+        assert_eq!(bias_parts(8192, 8, 32, &caps), 9);
+        assert_eq!(bias_parts(200, 8, 32, &caps), 3);
+        assert_eq!(bias_parts(200_000, 20_000, 20_000, &caps), 1);
+        assert_eq!(bias_parts(0, 0, 0, &caps), 1);
     }
 
     #[test]
