@@ -10,14 +10,14 @@ use crate::ops::activation::Activation;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Precision {
-    /// Full f32 products of f32 operands.
+    /// Full f32 products of f32 operands. Convolutions may make them of six products in bf16, with errors as small.
     #[default]
     Ieee,
     /// f32 operands may be rounded to TF32 (10-bit mantissa) where the device has it.
     Tf32,
     /// Products of f32 operands may be made of three products in TF32, of operands that are sums of two such numbers each (Ootomo and Yokota, 2022), where a
     /// vendor's library has TF32: matrices then take 1.5 times their memory besides, infinite operands give NaN, and errors are those of f32 but for sums on
-    /// matrix cores, which are rounded towards zero. Convolutions multiply in full f32.
+    /// matrix cores, which are rounded towards zero. Convolutions multiply as under `Ieee`.
     Tf32x3,
 }
 
