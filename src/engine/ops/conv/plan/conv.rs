@@ -146,6 +146,10 @@ impl ConvProblem<'_> {
     /// Whether the kernels for matrix cores that have tiles of that kind take it.
     fn fits_matrix(&self, tile: MatrixTile, caps: &Caps) -> Result<(), Reason> {
         self.few_phases()?;
+        // The kernels go on from place to place of a phase.
+        if self.phases().iter().zip(self.maps().1).any(|(&step, to)| step > to) {
+            return Err("a stride beyond its map leaves phases without places".into());
+        }
         tile.fits(&self.s, self.dtype, caps)
     }
 
