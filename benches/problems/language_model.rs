@@ -69,7 +69,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         })
     }),
     problem("logit_processors", "top_k_top_p", F32_BF16, |cx, dt| {
-        let [r, v] = [cx.pick(2, 8, 256), cx.pick(500, 4_000, 131_072)];
+        let [r, v] = [cx.pick(2, 8, 256), cx.pick(500, 40_000, 131_072)];
         let (x, mut y) = (cx.normal(dt, r * v)?, cx.empty(dt, r * v)?);
         bytes(2 * r * v * dt.size(), move |g| {
             let p = LogitProcessors::new().top_k(50).top_p(0.9);
@@ -102,7 +102,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         })
     }),
     problem("sample_tokens", "top_p", F32, |cx, dt| {
-        let [r, v] = [cx.pick(2, 8, 256), cx.pick(500, 4_000, 131_072)];
+        let [r, v] = [cx.pick(2, 8, 256), cx.pick(500, 40_000, 131_072)];
         let (x, mut ids) = (cx.normal(dt, r * v)?, cx.empty(DType::I64, r)?);
         bytes(r * v * dt.size(), move |g| {
             let p = LogitProcessors::new().top_p(0.9);
