@@ -47,9 +47,9 @@ GK_FN void gk_conv_products_wait(gk_sums* s, int n)
     (void)n;
     GK_MM_WAIT(1);
 }
-GK_FN void gk_conv_join(gk_sums* s, GK_LOCAL_PTR float* local)
+GK_FN void gk_conv_join(gk_sums* s, GK_LOCAL_PTR float* room)
 {
-    (void)local;
+    (void)room;
     gk_mm_ready(s->c, 128);
 }
 

@@ -59,18 +59,18 @@ GK_FN void gk_conv_products_wait(gk_sums* s, int n)
     gk_mm_clear(s->c, 128);
     gk_mm_ready(s->c, 128);
 }
-GK_FN void gk_conv_join(gk_sums* s, GK_LOCAL_PTR float* local)
+GK_FN void gk_conv_join(gk_sums* s, GK_LOCAL_PTR float* room)
 {
     gk_mm_ready(s->c, 128);
     gk_mm_ready(s->rest, 128);
     GK_BARRIER();
     GK_UNROLL for (int i = 0; i < 64; i++) {
         s->c[i / 4][i % 4] += s->before[i / 4][i % 4];
-        if (gk_lid() >= 128) local[i * 128 + gk_lid() - 128] = s->rest[i / 4][i % 4] + s->c[i / 4][i % 4];
+        if (gk_lid() >= 128) room[i * 128 + gk_lid() - 128] = s->rest[i / 4][i % 4] + s->c[i / 4][i % 4];
     }
     GK_BARRIER();
     GK_UNROLL for (int i = 0; i < 64; i++)
-        if (gk_lid() < 128) s->c[i / 4][i % 4] += s->rest[i / 4][i % 4] + local[i * 128 + gk_lid()];
+        if (gk_lid() < 128) s->c[i / 4][i % 4] += s->rest[i / 4][i % 4] + room[i * 128 + gk_lid()];
 }
 
 #include "matrix_tile.h"

@@ -8,7 +8,7 @@
  *   gk_sums                     a thread's sums; those of a warp are 16 rows by 128 columns in the end, in .c
  *   gk_conv_multiply(&sums, stage, rows, by)    begins to add the products of a stage, whose right operand has (by) a row per term, not per column
  *   gk_conv_products_wait(&sums, n)             waits for those of the stages before number n
- *   gk_conv_join(&sums, local)                  ends the sums, where halves of the warps had parts of the same in the first half
+ *   gk_conv_join(&sums, room)                   ends the sums, where halves of the warps had parts of the same in the first half
  */
 #define GK_CONV_TERMS 64
 /* Columns of sums that wait in local memory for the epilogue, and the distance of their rows. */
