@@ -55,6 +55,18 @@ pub(super) fn gemm(t: &mut Bed<'_>) {
         let db = out(&b, &[1, 5, 4]).grad(false);
         g.gemm_ragged_bwd(&p, GemmRaggedBwd::new(sh(&y, &[3, 5]), a34, groups.view(), db))
     });
+    t.refuse("a ragged bias gradient of another shape", &[&b, &w], |g| {
+        let db = out(&b, &[1, 4, 5]).grad(false);
+        let mut io = GemmRaggedBwd::new(sh(&y, &[3, 5]), a34, groups.view(), db);
+        io.dbias = Some(w.alias_mut().range(0, 4)?.reshape(&[1, 4])?.grad(false));
+        g.gemm_ragged_bwd(&p, io)
+    });
+    t.refuse("a ragged bias gradient over the upstream one", &[&b, &y], |g| {
+        let db = out(&b, &[1, 4, 5]).grad(false);
+        let mut io = GemmRaggedBwd::new(sh(&y, &[3, 5]), a34, groups.view(), db);
+        io.dbias = Some(out(&y, &[1, 15]).range(0, 5)?.reshape(&[1, 5])?.grad(false));
+        g.gemm_ragged_bwd(&p, io)
+    });
     t.refuse("gradient of gelu without its saved tensor", &[&a], |g| {
         let io = GemmBwd::new(sh(&y, &[3, 5]), a34, b45).dbias(out(&a, &[12]).range(0, 5)?);
         g.gemm_bwd(&p.act(Activation::Gelu), io)
