@@ -178,8 +178,9 @@ GK_FN void gk_weight_fetch(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, in
     }
 }
 
-/* part [splits, m, c, t]: a block has `high` rows, 128 columns (t, c; c below C) and `per` places. size = {column tiles, places per split, c, places of a run,
- * elements from row to row, from image to image and from part to part of dy, 0 or 4 x taps across + `fold` of gk_tap_folded}. Launch: axis 0 = row tiles (fastest) x column tiles x splits. */
+/* part [splits, m, c, t]: a block has `high` rows, 128 columns (t, c; c below C) and `per` places. size = {column tiles, places per split, c, places of a
+ * run, elements from row to row, from image to image and from part to part of dy, 0 or 4 x taps across + `fold` of gk_tap_folded}.
+ * Launch: axis 0 = row tiles (fastest) x column tiles x splits. */
 GK_FN void gk_weight_tile(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, GK_GLOBAL gk_f* part, gk_dims map, gk_dims out, gk_dims win, gk_dims geo,
                           gk_dims size, const int high, GK_LOCAL_PTR gk_raw16* tiles)
 {
