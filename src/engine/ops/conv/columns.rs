@@ -27,19 +27,24 @@ impl Engine {
             let product = columns.alias_mut().map("columns", |l| l.narrow(0, 0, n * rows * from))?;
             let p = Gemm::new().trans(true, false).precision(q.precision);
             self.gemm(&p, GemmIo::new(w, x, product.reshape(&[n, rows, from])?))?;
-            let args = Col2imArgs {
-                col: self.arg_in(&columns.view()),
-                x: self.arg_in(&y),
-                n: (n * m * to) as i64,
-                img: dims(s.input),
-                out: dims(s.output),
-                win: dims(s.kernel.into_iter().chain(s.stride)),
-                geo: dims(s.pad.into_iter().chain(s.dilation)),
-                accumulate: i32::from(q.accumulate),
-            };
-            self.launch(&COL2IM, q.p.dtype, "", Grid::Stride(n * m * to), &args)?;
+            self.add_columns(&s, &columns.view(), &y, q.accumulate)?;
         }
         room.map_or(Ok(()), |room| self.conv_finish(&q, &room.view()))
+    }
+
+    /// x = or += sums of the columns' elements.
+    fn add_columns(&self, s: &ConvShape, columns: &View<'_>, x: &View<'_>, accumulate: bool) -> Result<()> {
+        let args = Col2imArgs {
+            col: self.arg_in(columns),
+            x: self.arg_in(x),
+            n: x.numel() as i64,
+            img: dims(s.input),
+            out: dims(s.output),
+            win: dims(s.kernel.into_iter().chain(s.stride)),
+            geo: dims(s.pad.into_iter().chain(s.dilation)),
+            accumulate: i32::from(accumulate),
+        };
+        self.launch(&COL2IM, x.dtype(), "", Grid::Stride(x.numel()), &args)
     }
 
     /// im2col and col2im.
@@ -57,19 +62,19 @@ impl Engine {
         self.check_owner(op, if gather { "x" } else { "col" }, &from)?;
         self.check_owner(op, if gather { "col" } else { "x" }, &out)?;
         self.conv_extents(op, &s)?;
-        let n = out.numel();
-        let (dtype, grid) = (out.dtype(), Grid::Stride(n));
-        let (from, to, n, accumulate) =
-            (self.arg_in(&from), self.arg_in(&out), n as i64, i32::from(to.accumulate));
-        let (img, out) = (dims(s.input), dims(s.output));
-        let win = dims(s.kernel.into_iter().chain(s.stride));
-        let geo = dims(s.pad.into_iter().chain(s.dilation));
-        if gather {
-            let args = Im2colArgs { x: from, col: to, n, img, out, win, geo, accumulate };
-            self.launch(&IM2COL, dtype, "", grid, &args)
-        } else {
-            let args = Col2imArgs { col: from, x: to, n, img, out, win, geo, accumulate };
-            self.launch(&COL2IM, dtype, "", grid, &args)
+        if !gather {
+            return self.add_columns(&s, &from, &out, to.accumulate);
         }
+        let args = Im2colArgs {
+            x: self.arg_in(&from),
+            col: self.arg_in(&out),
+            n: out.numel() as i64,
+            img: dims(s.input),
+            out: dims(s.output),
+            win: dims(s.kernel.into_iter().chain(s.stride)),
+            geo: dims(s.pad.into_iter().chain(s.dilation)),
+            accumulate: i32::from(to.accumulate),
+        };
+        self.launch(&IM2COL, out.dtype(), "", Grid::Stride(out.numel()), &args)
     }
 }

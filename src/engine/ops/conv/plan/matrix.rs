@@ -124,8 +124,9 @@ pub(super) struct Work {
     pub(super) products: f64,
 }
 
-/// The least share with which convolutions by six products in bf16 are faster than the f32 of a vendor's library: on an H200 cuDNN reached about 41
-/// TFLOP/s, these kernels 64 to 80 of full tiles; 0.5 was 1.08 times as fast (32 channels), 0.33 took 1.4 times as long.
+/// The least share with which six products in bf16 are faster than the f32 of a vendor's library. Of convolutions cuDNN reached about 41 TFLOP/s on an
+/// H200, these kernels 64 to 80 of full tiles: a share of 0.5 was 1.08 times as fast (32 channels), one of 0.33 took 1.4 times as long. Weight gradients
+/// of that library that repeat bit by bit are slower; none of a smaller share was measured.
 pub(super) const SHARE_BESIDE_VENDOR: f64 = 0.45;
-/// The same beside portable kernels; and of weight gradients, of which cuDNN's that repeat bit by bit reached 7 to 24 TFLOP/s there.
+/// The same beside portable kernels; by their speed, not measured side by side.
 pub(super) const SHARE: f64 = 0.2;

@@ -73,11 +73,10 @@ impl<'a> Library<'a> {
         Library { variant: CUDNN, answer: Err(why) }
     }
 
-    /// Whether six products in bf16, of which that share counts, come before the library, where it takes `least` at least; the library rounds operands to
-    /// TF32 where it may.
-    fn loses(&self, tf32: bool, share: f64, least: f64) -> bool {
+    /// Whether six products in bf16, of which that share counts, come before the library, which rounds operands to TF32 where it may.
+    fn loses(&self, tf32: bool, share: f64) -> bool {
         match self.answer {
-            Ok(()) => !tf32 && share >= least,
+            Ok(()) => !tf32 && share >= matrix::SHARE_BESIDE_VENDOR,
             Err(_) => share >= matrix::SHARE,
         }
     }

@@ -1,6 +1,6 @@
 //! How weight gradients run.
 
-use super::matrix::{Fold, ITEM, MatrixTile, SHARE, STAGE, Work};
+use super::matrix::{Fold, ITEM, MatrixTile, SHARE_BESIDE_VENDOR, STAGE, Work};
 use super::{
     AUTO, BF16X6, COLUMNS, COUNT, CUDNN, Depthwise, FASTER_ON_MATRIX_CORES, FEW_CHANNELS, Library, MATRIX,
     MIOPEN, NEAR, PARTS, POINTWISE, SPLIT_K, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128,
@@ -11,6 +11,7 @@ use crate::dtype::DType;
 use crate::engine::plan::{Problem, Reason, Variant};
 use crate::ops::conv::ConvShape;
 use crate::spec::BLOCK;
+use std::cmp::Reverse;
 
 /// A weight gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -88,42 +89,41 @@ impl WeightProblem<'_> {
         WeightPlan::Tiles { side, splits, per }
     }
 
-    /// Rows and columns of the gradient as a matrix.
-    fn matrix_size(&self) -> [usize; 2] {
-        [self.s.co, self.s.taps() * self.s.ci.next_multiple_of(ITEM)]
+    /// Rows and columns of the gradient as a matrix; parts may be folded.
+    fn matrix_size(&self, tile: MatrixTile) -> [usize; 2] {
+        let folded = Fold::of(&self.s).filter(|_| tile == MatrixTile::Bf16x6);
+        let s = folded.map_or(self.s, |fold| fold.s);
+        [s.co, s.taps() * s.ci.next_multiple_of(ITEM)]
     }
 
     /// Two blocks of 16-bit operands are resident per unit.
     fn matrix(&self, caps: &Caps) -> WeightPlan {
         let tile = MatrixTile::Square128;
-        let want = [units(caps) * 2, tile.blocks(self.matrix_size())];
+        let want = [units(caps) * 2, tile.blocks(self.matrix_size(tile))];
         let [splits, per] = self.runs(self.terms(), want, 4 * STAGE, STAGE);
         WeightPlan::Matrix { tile, splits, per }
     }
 
-    /// The same of parts, which may be folded.
-    fn parts_size(&self) -> [usize; 2] {
-        let s = Fold::of(&self.s).map_or(self.s, |fold| fold.s);
-        [s.co, s.taps() * s.ci.next_multiple_of(ITEM)]
-    }
-
-    /// Of parts one is: the fewest runs that keep units busy in their last turn, too, of up to four.
+    /// Of parts one is: of the most runs in one to four turns of all units the fewest that keep them busy, to a twentieth.
     fn matrix_parts(&self, caps: &Caps) -> [usize; 2] {
-        let (units, blocks) = (units(caps), MatrixTile::Bf16x6.blocks(self.parts_size()).max(1));
-        let most = (self.terms() / (4 * STAGE)).min(PARTS / self.size().max(1)).min(4 * units / blocks);
+        let tile = MatrixTile::Bf16x6;
+        let (units, blocks) = (units(caps), tile.blocks(self.matrix_size(tile)).max(1));
+        let most = (self.terms() / (4 * STAGE)).min(PARTS / self.size().max(1)).max(1);
+        let turns = (1..=4).map(|turns| (turns * units / blocks).clamp(1, most));
         let busy = |splits: usize| {
             let blocks = blocks.saturating_mul(splits);
-            std::cmp::Reverse(20 * blocks / blocks.div_ceil(units).saturating_mul(units))
+            20 * blocks / blocks.next_multiple_of(units)
         };
-        let splits = (1..=most.max(1)).min_by_key(|&splits| (busy(splits), splits)).unwrap_or(1);
+        let splits = turns.min_by_key(|&splits| (Reverse(busy(splits)), splits)).unwrap_or(1);
         self.cut(self.terms(), splits, STAGE)
     }
 
     /// The share of six products in bf16 that counts.
     fn share(&self, caps: &Caps) -> f64 {
-        let ([rows, columns], [copies, terms]) = (self.parts_size(), self.matrix_parts(caps));
+        let tile = MatrixTile::Bf16x6;
+        let ([rows, columns], [copies, terms]) = (self.matrix_size(tile), self.matrix_parts(caps));
         let products = [self.size(), self.terms()].iter().map(|&n| n as f64).product();
-        MatrixTile::Bf16x6.share(&Work { rows, columns, copies, terms, products }, caps)
+        tile.share(&Work { rows, columns, copies, terms, products }, caps)
     }
 
     fn direct(&self, caps: &Caps) -> WeightPlan {
@@ -145,7 +145,9 @@ impl WeightProblem<'_> {
         match () {
             () if self.few_channels() => Some(FEW_CHANNELS),
             () if self.product() => Some(POINTWISE),
-            () if !self.tf32 && parts() && self.share(caps) >= SHARE => Some(FASTER_ON_MATRIX_CORES),
+            () if !self.tf32 && parts() && self.share(caps) >= SHARE_BESIDE_VENDOR => {
+                Some(FASTER_ON_MATRIX_CORES)
+            }
             () => None,
         }
     }
@@ -205,7 +207,7 @@ impl Problem for WeightProblem<'_> {
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         let s = &self.s;
         match variant {
-            BF16X6 => !self.product() && self.vendor.loses(self.tf32, self.share(caps), SHARE),
+            BF16X6 => !self.product() && self.vendor.loses(self.tf32, self.share(caps)),
             MATRIX => caps.matrix_cores.is_some() && !self.product() && s.co >= 16 && s.ci * s.taps() >= 64,
             _ => true,
         }
