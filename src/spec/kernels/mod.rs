@@ -150,6 +150,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/graph/graph.h",
     "common/index/index.c",
     "common/language_model/cluster.c",
+    "common/language_model/held.h",
     "common/language_model/histogram.c",
     "common/language_model/linear_cross_entropy.c",
     "common/language_model/rows.h",
