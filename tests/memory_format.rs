@@ -166,6 +166,30 @@ fn named_variants_of_convolutions_take_channels_last_tensors() {
     }
 }
 
+/// Where a stride is beyond the map of an adjoint, some of its phases have no places.
+#[test]
+fn adjoints_with_strides_beyond_the_map_are_those_of_direct_sums() {
+    let problem: Problem = (&[2, 16, 9, 1], &[24, 16, 3, 1], Conv::new().stride(2).pad(1), false);
+    for b in common::backends() {
+        let pinned = |variant, dtype| {
+            b.pin_variant("conv_bwd", Some(variant)).ok()?;
+            let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                convolve(&*b, &problem, dtype, [true; 3])
+            }));
+            b.pin_variant("conv_bwd", None).unwrap();
+            made.ok()
+        };
+        for (variant, dtype) in [("matrix_cores", DType::Bf16), ("bf16x6", DType::F32)] {
+            let Some(got) = pinned(variant, dtype) else {
+                println!("skipped on {}: {variant} does not take {dtype}", b.id());
+                continue;
+            };
+            let want = pinned("direct", dtype).unwrap();
+            got.iter().zip(&want).for_each(|(g, w)| close(variant, dtype, 64, g, w));
+        }
+    }
+}
+
 /// y, mean, running mean, dx (added), dresidual, dgamma and dbeta of batch norm.
 fn normalize(
     b: &dyn IGpuBackend,

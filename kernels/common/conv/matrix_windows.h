@@ -51,6 +51,8 @@ GK_FN gk_windows gk_windows_of(int phase, gk_dims out, gk_dims win, gk_dims geo,
     a.taps = a.d.count * a.h.count * a.w.count;
     if (a.taps == 0) a.h.count = a.w.count = 1;
     a.places = a.d.size * a.h.size * a.w.size;
+    /* A stride beyond the map leaves phases without places, of which all axes are one long: going on by places ends. */
+    if (a.places == 0) a.d.size = a.h.size = a.w.size = 1;
     a.plane = gk_divisor_of(a.places); a.height = gk_divisor_of(a.h.size); a.width = gk_divisor_of(a.w.size);
     return a;
 }

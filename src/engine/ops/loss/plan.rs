@@ -2,7 +2,7 @@
 
 use super::lanes_for;
 use crate::device::Caps;
-use crate::engine::launch::LANES;
+use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
 
 /// Elements that a block sums before a long row is cut, and how many runs a row has at most.
@@ -45,10 +45,14 @@ impl Problem for CrossEntropyProblem {
         Variant { name: "positions", source: "kernels/common/loss/loss.c" },
     ];
 
-    fn plan(&self, variant: usize, _: &Caps) -> Result<CrossEntropyPlan, Reason> {
+    fn plan(&self, variant: usize, caps: &Caps) -> Result<CrossEntropyPlan, Reason> {
         match (variant, self.s) {
             (0, 1) => {
-                let lanes = lanes_for(self.c);
+                let mut lanes = lanes_for(self.c);
+                // Few rows: more threads for each, up to a block per unit.
+                while lanes < pow2(self.c, LANES) && row_blocks(self.n, lanes) < caps.compute_units as usize {
+                    lanes *= 2;
+                }
                 Ok(CrossEntropyPlan::Rows { lanes, blocks: row_blocks(self.n, lanes), wide: self.aligned })
             }
             (0, _) => Err("the classes are not the innermost axis".into()),
@@ -128,6 +132,9 @@ mod tests {
         assert!(p(8, 21, 4096).plan(0, &gpu()).is_err_and(|e| e.contains("innermost")));
         let rows = CrossEntropyPlan::Rows { lanes: 128, blocks: 2048, wide: true };
         assert_eq!(p(4096, 1000, 1).plan(0, &gpu()), Ok(rows));
+        // Few rows have as many threads as classes.
+        let few = CrossEntropyPlan::Rows { lanes: 16, blocks: 8, wide: true };
+        assert_eq!(p(128, 10, 1).plan(0, &gpu()), Ok(few));
     }
 
     #[test]

@@ -6,6 +6,8 @@ use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
 use crate::engine::tune::ProblemKey;
 
+/// Elements of a column up to which few columns are summed by narrow tiles instead of runs that are combined.
+const SHORT: usize = 512;
 /// Shortest run of a cut row, in items.
 const RUN: usize = 16 * LANES;
 
@@ -86,7 +88,7 @@ impl ReduceProblem {
     }
 
     fn unsplit(&self) -> Reason {
-        format!("{} results of {} elements keep the device busy unsplit", self.outputs, self.count).into()
+        format!("{} results of {} elements are as fast unsplit", self.outputs, self.count).into()
     }
 
     fn rows(&self, split: bool, caps: &Caps) -> Result<RowPlan, Reason> {
@@ -118,13 +120,16 @@ impl ReduceProblem {
     fn columns(&self, split: bool, caps: &Caps) -> Result<ColumnPlan, Reason> {
         let wide = self.wide_columns;
         let items = if wide { self.outputs / self.vector() } else { self.outputs };
-        // A few rows per thread at least, neighbours on 512 bytes where there are that many.
-        let ty = (LANES / pow2(items, 32)).min(pow2(self.count.div_ceil(8), LANES));
+        // A few rows per thread at least, neighbours on 512 bytes where there are that many, on 128 where these would be too few blocks.
+        let narrow = self.count <= SHORT && items.div_ceil(32) < caps.compute_units as usize;
+        let side = if narrow { 8 } else { 32 };
+        let ty = (LANES / pow2(items, side)).min(pow2(self.count.div_ceil(8), LANES));
         let tx = LANES / ty;
         let tiles = items.div_ceil(tx);
         // Two blocks per compute unit: each has many accesses in flight, and every further run adds to what has to be combined.
         let blocks = caps.compute_units as usize * 2;
-        let splits = if split { (blocks / tiles).min(self.count / (ty * 8)).max(1) } else { 1 };
+        let runs = if narrow { 1 } else { (blocks / tiles).min(self.count / (ty * 8)).max(1) };
+        let splits = if split { runs } else { 1 };
         if split && splits == 1 {
             return Err(self.unsplit());
         }
@@ -210,6 +215,10 @@ mod tests {
             matches!(p.plan(1, &gpu()), Ok(ReducePlan::Columns(c)) if c.runs.splits == 1 && c.runs.chunk == 4096)
         );
         assert!(rows(8, 100).plan(2, &gpu()).is_err_and(|e| e.contains("unsplit")));
+        // Four tiles of 64 columns and 16 rows in place of runs of 64 rows.
+        let short = columns(128, 256);
+        let one = |p| matches!(p, Ok(ReducePlan::Columns(c)) if (c.tx, c.blocks, c.runs.splits) == (16, 4, 1));
+        assert!(chosen(&short, &gpu()) == "columns" && one(short.plan(1, &gpu())));
     }
 
     #[test]

@@ -146,10 +146,6 @@ impl ConvProblem<'_> {
     /// Whether the kernels for matrix cores that have tiles of that kind take it.
     fn fits_matrix(&self, tile: MatrixTile, caps: &Caps) -> Result<(), Reason> {
         self.few_phases()?;
-        // The kernels go on from place to place across the map, of which a phase has one at least.
-        if self.phases()[2] > self.maps().1[2] {
-            return Err("a stride beyond its map leaves phases without places".into());
-        }
         tile.fits(&self.s, self.dtype, caps)
     }
 

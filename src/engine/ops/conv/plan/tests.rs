@@ -68,8 +68,6 @@ fn strided_adjoints_run_on_matrix_cores_unless_their_phases_are_many() {
     assert!(half(images).prefers(MATRIX, &hopper));
     assert!(!half(ConvShape { stride: [1; 3], ..images }).prefers(MATRIX, &hopper));
     assert!(half(images).plan(MATRIX, &hopper).is_ok());
-    let narrow = ConvShape { input: [1, 56, 1], output: [1, 28, 1], ..images };
-    assert!(half(narrow).plan(MATRIX, &hopper).is_err_and(|e| e.contains("without places")));
     let far = ConvShape { stride: [1, 65, 65], output: [1, 1, 1], ..images };
     assert!(half(far).plan(MATRIX, &hopper).is_err_and(|e| e.contains("phases")));
 }
