@@ -410,6 +410,28 @@ fn an_intermediate_vanishes_unless_somebody_else_wants_it() {
 }
 
 #[test]
+fn small_calls_of_several_sizes_are_one_launch() {
+    let cleared = |sizes: &'static [usize]| {
+        on_mock("fused", move |e| {
+            for &n in sizes {
+                let b = e.alloc(DType::F32, n)?;
+                e.fill(0.0, b.alias_mut())?;
+                e.unary(Unary::Exp, b.view(), b.alias_mut())?;
+                std::mem::forget(b);
+            }
+            Ok(())
+        })
+    };
+    let (info, pointers) = cleared(&[N, 10, 256, 10]);
+    assert_eq!((info.recorded, info.fused, info.launches, pointers), (8, 8, 1, vec![4]));
+    // Large ones share no launch with others, and a launch has four sizes at most.
+    let (info, _) = cleared(&[N, 1 << 20, 10]);
+    assert_eq!((info.fused, info.launches), (6, 2));
+    let (info, _) = cleared(&[1, 2, 3, 4, 5, 6]);
+    assert_eq!((info.fused, info.launches), (12, 2));
+}
+
+#[test]
 fn calls_that_may_not_be_crossed_keep_others_apart() {
     // x is overwritten between the two.
     let (info, _) = on_mock("fused", |e| {

@@ -1,5 +1,5 @@
-/* Embedding: the lookup of rows of whole 16 bytes (others are index_select's, index/index.c); for the gradient, a sorted reduction (sort/radix.c,
- * index/index.c), the keys by which rows are sorted and the rows that it leaves; and the rescaling of rows beyond a norm. Deterministic.
+/* Embedding: the lookup of rows of whole 16 bytes (others are index_select's, index/index.c); its gradient from few ids, and for a sorted reduction
+ * (sort/radix.c, index/index.c) the keys by which rows are sorted and the rows that it leaves; and the rescaling of rows beyond a norm. Deterministic.
  */
 #include "common/prelude/coordinates.h"
 
@@ -81,7 +81,55 @@ GK_KERNEL(embedding_clear)(GK_IN(int, keys), GK_OUT(gk_t, table), gk_i64 n, gk_i
 #endif
 
 #if GK_IS_FLOAT
+/* Ids that embedding_bwd_few takes at most. */
+#define GK_FEW_IDS 4096
+/* Threads whose finds are counted together. */
+#define GK_FEW_RUN 16
+
 // Units: FLOATS64
+/* dtable[row] (+)= sum of dy[i] over the ids i of the row, in their order, divided by their number with `mean`; `padding` (-1: there is none) has none. An
+ * id outside [0, rows) is reported. Launch: blocks loop over the rows; each looks through all ids. Reference: gradient of F.embedding. */
+GK_KERNEL(embedding_bwd_few)(GK_IN(gk_t, dy), GK_IN(int, ids), GK_OUT(gk_t, dtable), GK_OUT(int, err), int n, int wide, int rows, int padding,
+                             gk_i64 width, int mean, int accumulate, int code)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, dtable); GK_BIND_OUT(int, err);
+    GK_LOCAL int counts[GK_BLOCK];
+    GK_LOCAL int runs[GK_BLOCK / GK_FEW_RUN];
+    GK_LOCAL int found[GK_FEW_IDS];
+    int t = gk_lid(), per = (n + GK_BLOCK - 1) / GK_BLOCK, first = t * per, last = first + per < n ? first + per : n;
+    for (int row = gk_bid(0); row < rows; row += gk_nblocks(0)) {
+        int count = 0, at = 0, total = 0;
+        for (int i = first; i < last; i++) {
+            gk_i64 id = gk_index(ids, i, wide);
+            if (row == 0 && (id < 0 || id >= rows)) gk_report(err, code);
+            count += id == row && row != padding;
+        }
+        counts[t] = count;
+        GK_BARRIER();
+        if (t < GK_BLOCK / GK_FEW_RUN) {
+            int sum = 0;
+            for (int u = 0; u < GK_FEW_RUN; u++) sum += counts[t * GK_FEW_RUN + u];
+            runs[t] = sum;
+        }
+        GK_BARRIER();
+        for (int u = 0; u < GK_BLOCK / GK_FEW_RUN; u++) {
+            at += u < t / GK_FEW_RUN ? runs[u] : 0;
+            total += runs[u];
+        }
+        for (int u = t / GK_FEW_RUN * GK_FEW_RUN; u < t; u++) at += counts[u];
+        for (int i = first; count > 0 && i < last; i++)
+            if (gk_index(ids, i, wide) == row) found[at++] = i;
+        GK_BARRIER();
+        for (gk_i64 c = t; c < width; c += GK_BLOCK) {
+            gk_f sum = GK_R(0.0);
+            for (int u = 0; u < total; u++) sum += gk_load(dy, found[u] * width + c);
+            if (mean && total > 0) sum /= (gk_f)total;
+            gk_store(dtable, row * width + c, accumulate ? gk_load(dtable, row * width + c) + sum : sum);
+        }
+        GK_BARRIER();
+    }
+}
+
 /* For the rows of table [rows, width] with mark[row] != 0 whose p-norm exceeds `most`: row *= most / (norm + 1e-7). `kind` 0: p = 2, 1: p = 1,
  * 2: p infinite, 3: any other p. Sums in gk_f. Launch: `lanes` threads per row, a power of two; one row per run of lanes, the grid covers
  * all rows. Reference: torch.embedding_renorm_. */

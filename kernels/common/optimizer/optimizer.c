@@ -1,6 +1,6 @@
 /* One step of an update rule for a list of tensors in one launch; the rules and the table stand in optimizer/rules.h. GK_OP names the rule.
  *
- * Launch: one block per chunk of GK_CHUNK elements, looping. State and arithmetic in gk_f. Every element is independent, so the bits do not
+ * Launch: `parts` blocks per chunk of GK_CHUNK elements, looping. State and arithmetic in gk_f. Every element is independent, so the bits do not
  * depend on how a list is cut. A rule with fewer states reads no more. Reference: torch.optim.
  */
 #include "rules.h"
@@ -12,7 +12,7 @@
 
 typedef struct {
     gk_f lr, t, c1, c2, log1, log2, p0, p1, p2, p3, p4, p5, q0, q1;
-    int maximize, first, flag;
+    int maximize, first, flag, parts;
 } gk_optimizer_step_args;
 
 // Units: FLOATS64 x RULES
@@ -37,12 +37,13 @@ GK_KERNEL(optimizer_step)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK
     if (numbers) h = gk_step_numbers(h, numbers);
     if (step) h = gk_step_at(h, step[0], args.log1, args.log2);
     if (extra && !per_tensor) { h.q0 = extra[0]; h.q1 = extra[1]; }
-    gk_i64 chunks = table[tensors * GK_OPTIM_FIELDS];
-    for (gk_i64 c = gk_bid(0); c < chunks; c += gk_nblocks(0)) {
+    gk_i64 parts = table[tensors * GK_OPTIM_FIELDS] * args.parts, len = GK_CHUNK / args.parts;
+    for (gk_i64 part = gk_bid(0); part < parts; part += gk_nblocks(0)) {
+        gk_i64 c = part / args.parts;
         int at = gk_tensor_of(table, tensors, c);
         GK_GLOBAL const gk_i64* row = table + at * GK_OPTIM_FIELDS;
         if (extra && per_tensor) h.q0 = extra[at];
-        gk_i64 begin = (c - row[0]) * GK_CHUNK, end = begin + GK_CHUNK < row[1] ? begin + GK_CHUNK : row[1];
+        gk_i64 begin = (c - row[0]) * GK_CHUNK + part % args.parts * len, end = begin + len < row[1] ? begin + len : row[1];
         gk_i64 ow = row[2], og = row[3], o0 = row[4], o1 = row[5], o2 = row[6], oc = row[7], i = begin + gk_lid() * GK_W;
         if ((ow | og | o0 | o1 | o2) % GK_W == 0) {
             for (; i + GK_W <= end; i += GK_BLOCK * GK_W) {

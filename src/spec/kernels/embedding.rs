@@ -61,10 +61,29 @@ kernel_args! {
     }
 }
 
+kernel_args! {
+    /// Arguments of `embedding_bwd_few`.
+    EmbeddingBwdFewArgs {
+        dy: In("gk_t"),
+        ids: In("int"),
+        dtable: Out("gk_t"),
+        err: Out("int"),
+        n: I32,
+        wide: I32,
+        rows: I32,
+        padding: I32,
+        width: I64,
+        mean: I32,
+        accumulate: I32,
+        code: I32,
+    }
+}
+
 kernel_table! {
     Embedding;
     EMBEDDING_KEYS: EmbeddingKeysArgs = "embedding/embedding.c" "embedding_keys" [(INDICES, &[])];
     EMBEDDING_ROWS: EmbeddingRowsArgs = "embedding/embedding.c" "embedding_rows" [(I32, &[])];
     EMBEDDING_CLEAR: EmbeddingClearArgs = "embedding/embedding.c" "embedding_clear" [(I32, &[])];
+    EMBEDDING_BWD_FEW: EmbeddingBwdFewArgs = "embedding/embedding.c" "embedding_bwd_few" [(FLOATS64, &[])];
     EMBEDDING_RENORM: EmbeddingRenormArgs = "embedding/embedding.c" "embedding_renorm" [(FLOATS64, &[])];
 }

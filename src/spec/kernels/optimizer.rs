@@ -292,6 +292,7 @@ kernel_args! {
         maximize: I32,
         first: I32,
         flag: I32,
+        parts: I32,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which elementwise calls become one kernel.
 //!
-//! The members of a group have one number of elements. They run where the last of them stood: a call in between that one of them must not cross closes
-//! the group. What members share lies at the same position in each, or is only read.
+//! The members of a group have one number of elements, or few, and share nothing with those of another number. They run where the last of them stood: a
+//! call in between that one of them must not cross closes the group. What members share lies at the same position in each, or is only read.
 
 use super::access::{Access, Uses};
 use super::member::{Index, Member, Operand, Scalar};
@@ -19,6 +19,8 @@ const MOST_SCALARS: usize = 18;
 const MOST_OPEN: usize = 8;
 /// Elements up to which calls that share nothing are one launch.
 const SMALL: usize = 1 << 16;
+/// Different numbers of elements.
+const MOST_SIZES: usize = 4;
 
 /// A place of a group's members.
 #[derive(Debug)]
@@ -26,12 +28,15 @@ struct Touched {
     access: Access,
     flat: bool,
     dtype: Option<DType>,
+    /// Elements of the call.
+    n: usize,
 }
 
 /// Calls that may become one kernel.
 #[derive(Debug)]
 pub(super) struct Group {
-    n: usize,
+    /// Numbers of elements.
+    sizes: Vec<usize>,
     /// Storage types in which all of them compute the same bits.
     pub(super) units: Vec<DType>,
     /// Numbers of the calls, in order.
@@ -52,9 +57,9 @@ enum Answer {
 /// The places of a call. That from which the device's part of a random position is read is no operand.
 fn places(m: &Member, uses: &Uses) -> Vec<Touched> {
     let operands = m.inputs.iter().chain(m.outputs.iter().flatten());
-    let mut list: Vec<_> = operands.zip(&uses.list).map(|(o, a)| Touched::of(o, a)).collect();
+    let mut list: Vec<_> = operands.zip(&uses.list).map(|(o, a)| Touched::of(m.n, o, a)).collect();
     let more = uses.list[list.len()..].iter();
-    list.extend(more.map(|a| Touched { access: a.clone(), flat: false, dtype: None }));
+    list.extend(more.map(|a| Touched { access: a.clone(), flat: false, dtype: None, n: m.n }));
     list
 }
 
@@ -70,22 +75,24 @@ fn distinct(scalars: impl Iterator<Item = Scalar>) -> Vec<Scalar> {
 }
 
 impl Touched {
-    fn of(o: &Operand, access: &Access) -> Self {
-        Touched { access: access.clone(), flat: o.index == Index::Flat, dtype: o.dtype }
+    fn of(n: usize, o: &Operand, access: &Access) -> Self {
+        Touched { access: access.clone(), flat: o.index == Index::Flat, dtype: o.dtype, n }
     }
 
     /// Whether the two are the same elements, at the same positions.
     fn same(&self, other: &Touched) -> bool {
         let (a, b) = (&self.access, &other.access);
         let one_type = self.dtype.is_none() || other.dtype.is_none() || self.dtype == other.dtype;
-        self.flat && other.flat && a.spot == b.spot && a.bytes == b.bytes && one_type
+        let one_place = a.spot == b.spot && a.bytes == b.bytes && self.n == other.n;
+        self.flat && other.flat && one_place && one_type
     }
 }
 
 impl Group {
     fn new(at: usize, m: &Member, uses: &Uses) -> Self {
         let scalars = distinct(m.scalars.iter().copied());
-        Group { n: m.n, units: m.units.clone(), members: vec![at], touched: places(m, uses), scalars }
+        let sizes = vec![m.n];
+        Group { sizes, units: m.units.clone(), members: vec![at], touched: places(m, uses), scalars }
     }
 
     fn accesses(&self) -> impl Iterator<Item = &Access> {
@@ -97,7 +104,9 @@ impl Group {
         let apart = if conflict { Answer::Conflict } else { Answer::Apart };
         let Some(m) = &uses.member else { return apart };
         let units: Vec<DType> = self.units.iter().copied().filter(|d| m.units.contains(d)).collect();
-        if m.n != self.n || units.is_empty() || self.members.len() == MOST_MEMBERS {
+        let (known, small) = (self.sizes.contains(&m.n), self.sizes.iter().all(|&n| n.max(m.n) <= SMALL));
+        let one_launch = known || (small && self.sizes.len() < MOST_SIZES);
+        if !one_launch || units.is_empty() || self.members.len() == MOST_MEMBERS {
             return apart;
         }
         let own = places(m, uses);
@@ -112,12 +121,15 @@ impl Group {
         let room = places.len() <= MOST_PLACES
             && all().filter(|t| !t.flat).count() <= MOST_STRIDED
             && scalars.len() <= MOST_SCALARS;
-        if fit && room && (shares || self.n <= SMALL) { Answer::Joins(units) } else { apart }
+        if fit && room && (shares || small) { Answer::Joins(units) } else { apart }
     }
 
     fn join(&mut self, at: usize, units: Vec<DType>, m: &Member, uses: &Uses) {
         self.units = units;
         self.members.push(at);
+        if !self.sizes.contains(&m.n) {
+            self.sizes.push(m.n);
+        }
         self.scalars = distinct(self.scalars.iter().chain(&m.scalars).copied());
         self.touched.extend(places(m, uses));
     }

@@ -81,7 +81,7 @@ impl Group {
     /// What the group computes; it stores what `is_read` by others. `None` where it stores nothing.
     fn text(&self, calls: &[Option<Uses>], is_read: impl Fn(&Access) -> bool) -> Option<Text> {
         let member = |at: usize| calls[at].as_ref().and_then(|u| Some((u.member.as_ref()?, &u.list)));
-        let mut text = Text::new(member(self.members[0])?.0.n, *self.units.first()?);
+        let mut text = Text::new(*self.units.first()?);
         for &at in &self.members {
             let (m, list) = member(at)?;
             text.push(m, list);

@@ -16,6 +16,8 @@ use crate::engine::ops::magic;
 /// A pointer of the kernel.
 #[derive(Debug)]
 pub(super) struct Pointer {
+    /// The part that uses it.
+    part: usize,
     pub(super) access: Access,
     place: Place,
     dtype: DType,
@@ -37,16 +39,23 @@ enum Way {
     Each,
 }
 
+/// A loop of the kernel: calls of one number of elements, which share nothing with those of others.
+#[derive(Debug)]
+struct Part {
+    n: usize,
+    statements: Vec<String>,
+}
+
 /// A kernel in the making.
 pub(super) struct Text {
-    n: usize,
     pub(super) unit: DType,
+    parts: Vec<Part>,
     pub(super) pointers: Vec<Pointer>,
     scalars: Vec<Scalar>,
-    randoms: Vec<Random>,
+    /// Random words, and the parts that use them.
+    randoms: Vec<(usize, Random)>,
     /// Where the device's parts of their positions are read.
     more: Vec<Access>,
-    statements: Vec<String>,
     values: usize,
 }
 
@@ -91,9 +100,18 @@ fn rounded(dtype: DType, value: usize) -> String {
 }
 
 impl Text {
-    pub(super) fn new(n: usize, unit: DType) -> Self {
+    pub(super) fn new(unit: DType) -> Self {
         let (pointers, scalars, randoms) = (vec![], vec![], vec![]);
-        Text { n, unit, pointers, scalars, randoms, more: vec![], statements: vec![], values: 0 }
+        Text { unit, parts: vec![], pointers, scalars, randoms, more: vec![], values: 0 }
+    }
+
+    /// The part with so many elements.
+    fn part(&mut self, n: usize) -> usize {
+        if let Some(at) = self.parts.iter().position(|p| p.n == n) {
+            return at;
+        }
+        self.parts.push(Part { n, statements: vec![] });
+        self.parts.len() - 1
     }
 
     fn value(&mut self) -> usize {
@@ -101,16 +119,18 @@ impl Text {
         self.values - 1
     }
 
-    fn pointer(&mut self, o: &Operand, access: &Access) -> usize {
+    fn pointer(&mut self, part: usize, o: &Operand, access: &Access) -> usize {
         let dtype = o.dtype.unwrap_or(self.unit);
         let same = |p: &Pointer| {
-            p.access.spot == access.spot && p.access.bytes == access.bytes && p.index == o.index
+            let place = p.access.spot == access.spot && p.access.bytes == access.bytes;
+            place && p.part == part && p.index == o.index
         };
         if let Some(at) = self.pointers.iter().position(same) {
             return at;
         }
         let (place, index, access) = (o.place, o.index.clone(), access.clone());
-        self.pointers.push(Pointer { access, place, dtype, index, value: None, loaded: None, stored: false });
+        let (value, loaded, stored) = (None, None, false);
+        self.pointers.push(Pointer { part, access, place, dtype, index, value, loaded, stored });
         self.pointers.len() - 1
     }
 
@@ -124,9 +144,9 @@ impl Text {
 
     /// Appends what a call computes; `list` is what it uses, in the order of its operands.
     pub(super) fn push(&mut self, m: &Member, list: &[Access]) {
-        let mut names = vec![];
+        let (part, mut names) = (self.part(m.n), vec![]);
         for (i, (o, access)) in m.inputs.iter().zip(list).enumerate() {
-            let p = self.pointer(o, access);
+            let p = self.pointer(part, o, access);
             let value = match self.pointers[p].value {
                 Some(v) => v,
                 None => {
@@ -142,23 +162,22 @@ impl Text {
         }
         if let Some(r) = &m.random {
             names.push(("{w}".into(), format!("GK_WORD(r{})", self.randoms.len())));
-            self.randoms.push(r.clone());
+            self.randoms.push((part, r.clone()));
         }
         let outputs: Vec<usize> = m.outputs.iter().map(|_| self.value()).collect();
         let declared: Vec<String> = outputs.iter().map(|v| format!("v{v}")).collect();
         names.extend(declared.iter().enumerate().map(|(i, v)| (format!("{{o{i}}}"), v.clone())));
         let code = names.iter().fold(m.code.clone(), |code, (name, by)| code.replace(name, by));
-        self.statements.push(format!("gk_f {};", declared.join(", ")));
-        self.statements.push(code);
+        let mut statements = vec![format!("gk_f {};", declared.join(", ")), code];
         let mut own = list[m.inputs.len()..].iter();
         for (o, &v) in m.outputs.iter().zip(&outputs) {
             let Some((o, access)) = o.as_ref().and_then(|o| Some((o, own.next()?))) else { continue };
-            let p = self.pointer(o, access);
-            let dtype = self.pointers[p].dtype;
-            self.statements.push(rounded(dtype, v));
+            let p = self.pointer(part, o, access);
+            statements.push(rounded(self.pointers[p].dtype, v));
             (self.pointers[p].value, self.pointers[p].stored) = (Some(v), true);
         }
         self.more.extend(own.cloned());
+        self.parts[part].statements.extend(statements);
     }
 
     fn aligned(&self, p: &Pointer) -> bool {
@@ -191,23 +210,29 @@ impl Text {
         self.pointers.iter().enumerate().filter(|(_, p)| p.loaded.is_some() || p.stored)
     }
 
+    fn used_by(&self, part: usize) -> impl Iterator<Item = (usize, &Pointer)> {
+        self.used().filter(move |(_, p)| p.part == part)
+    }
+
     /// Position of pointer `k` for element `e`, with the statement that finds it.
     fn at(&self, k: usize, e: &str) -> (String, String) {
         match self.pointers[k].index {
             Index::Flat => (String::new(), e.to_string()),
             Index::Axes(_) => {
                 let step = format!("at{k} += r * step{k}.v[d];");
-                let find =
-                    format!("gk_i64 at{k} = 0; GK_AXES({e}, n, rank{k}, shape{k}, magic{k}, {{ {step} }});");
+                let part = self.pointers[k].part;
+                let find = format!(
+                    "gk_i64 at{k} = 0; GK_AXES({e}, n{part}, rank{k}, shape{k}, magic{k}, {{ {step} }});"
+                );
                 (find, format!("at{k}"))
             }
         }
     }
 
-    /// The statements for the element `e`, `GK_W` at a time where `vectors`.
-    fn body(&self, vectors: bool, out: &mut String) {
+    /// A part's statements for the element `e`, `GK_W` at a time where `vectors`.
+    fn body(&self, part: usize, vectors: bool, out: &mut String) {
         let way = |p: &Pointer| if vectors { self.way(p) } else { Way::Each };
-        for (k, p) in self.used().filter(|(_, p)| way(p) != Way::Each) {
+        for (k, p) in self.used_by(part).filter(|(_, p)| way(p) != Way::Each) {
             if p.loaded.is_some() {
                 let (find, at) = self.at(k, "i * GK_W");
                 let load = match way(p) {
@@ -220,7 +245,7 @@ impl Text {
                 let _ = writeln!(out, "        gk_vec t{k};");
             }
         }
-        for (k, _) in self.randoms.iter().enumerate() {
+        for (k, _) in self.randoms.iter().enumerate().filter(|(_, r)| r.0 == part) {
             let block = if vectors { "(i * GK_W / 4 + j)" } else { "(e / 4)" };
             let blocks = if vectors { "GK_BLOCKS" } else { "1" };
             let _ = writeln!(
@@ -235,7 +260,7 @@ impl Text {
                 "        GK_UNROLL for (int k = 0; k < GK_W; k++) {{\n        gk_i64 e = i * GK_W + k;"
             );
         }
-        for (k, p) in self.used() {
+        for (k, p) in self.used_by(part) {
             let Some(v) = p.loaded else { continue };
             let _ = match way(p) {
                 Way::Vector => writeln!(out, "        gk_f v{v} = l{k}.v[k];"),
@@ -246,10 +271,10 @@ impl Text {
                 }
             };
         }
-        for s in self.statements.iter().filter(|s| !s.is_empty()) {
+        for s in self.parts[part].statements.iter().filter(|s| !s.is_empty()) {
             let _ = writeln!(out, "        {s}");
         }
-        for (k, p) in self.used().filter(|(_, p)| p.stored) {
+        for (k, p) in self.used_by(part).filter(|(_, p)| p.stored) {
             let Some(v) = p.value else { continue };
             let _ = match way(p) {
                 Way::Vector => writeln!(out, "        t{k}.v[k] = v{v};"),
@@ -259,19 +284,20 @@ impl Text {
         if vectors {
             out.push_str("        }\n");
         }
-        for (k, _) in self.used().filter(|(_, p)| p.stored && way(p) == Way::Vector) {
+        for (k, _) in self.used_by(part).filter(|(_, p)| p.stored && way(p) == Way::Vector) {
             let _ = writeln!(out, "        gk_storev_quick(m{k}, i * GK_W, t{k});");
         }
     }
 
-    /// Whether a thread takes `GK_W` elements where it can.
-    fn vectors(&self) -> bool {
-        self.n >= self.width() && self.used().any(|(_, p)| self.way(p) == Way::Vector)
+    /// Whether a thread takes `GK_W` elements of a part where it can.
+    fn vectors(&self, part: usize) -> bool {
+        self.parts[part].n >= self.width() && self.used_by(part).any(|(_, p)| self.way(p) == Way::Vector)
     }
 
     /// Threads that have something to do.
     pub(super) fn items(&self) -> usize {
-        if self.vectors() { self.n.div_ceil(self.width()) } else { self.n }
+        let of = |(at, p): (usize, &Part)| if self.vectors(at) { p.n.div_ceil(self.width()) } else { p.n };
+        self.parts.iter().enumerate().map(of).max().unwrap_or(0)
     }
 
     /// The kernel, for a text that begins with [`HEADER`]; its name is [`NAME`].
@@ -300,20 +326,35 @@ impl Text {
             };
             parameters.push(format!("{c} c{k}"));
         }
-        parameters.push("gk_i64 n, gk_u32 none".into());
+        parameters.extend((0..self.parts.len()).map(|part| format!("gk_i64 n{part}")));
+        parameters.push("gk_u32 none".into());
         let mut text = format!("GK_KERNEL({NAME})({})\n{{\n   {binds}\n", parameters.join(",\n    "));
-        let _ = writeln!(text, "    gk_i64 items = {};", if self.vectors() { "n / GK_W" } else { "0" });
-        if self.vectors() {
+        (0..self.parts.len()).for_each(|part| self.loops(part, &mut text));
+        text.push_str("}\n");
+        text
+    }
+
+    /// The loops of a part: of vectors, and of the elements behind them.
+    fn loops(&self, part: usize, text: &mut String) {
+        let vectors = self.vectors(part);
+        let _ = writeln!(
+            text,
+            "    gk_i64 items{part} = {};",
+            if vectors { format!("n{part} / GK_W") } else { "0".into() }
+        );
+        if vectors {
             text.push_str("#define GK_WORD(r) GK_WORD_OF_VECTOR(r)\n");
-            text.push_str("    for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {\n");
-            self.body(true, &mut text);
+            let _ = writeln!(text, "    for (gk_i64 i = gk_gid(); i < items{part}; i += gk_gsize()) {{");
+            self.body(part, true, text);
             text.push_str("    }\n#undef GK_WORD\n");
         }
         text.push_str("#define GK_WORD(r) (r)[0].w[e & 3]\n");
-        text.push_str("    for (gk_i64 e = items * GK_W + gk_gid(); e < n; e += gk_gsize()) {\n");
-        self.body(false, &mut text);
-        text.push_str("    }\n}\n#undef GK_WORD\n");
-        text
+        let _ = writeln!(
+            text,
+            "    for (gk_i64 e = items{part} * GK_W + gk_gid(); e < n{part}; e += gk_gsize()) {{"
+        );
+        self.body(part, false, text);
+        text.push_str("    }\n#undef GK_WORD\n");
     }
 
     /// Its arguments, and bits of those that are written. `locate`: where a place is in the end.
@@ -324,7 +365,7 @@ impl Text {
             args.push(Value::Plain(Arg::Mem(Some(locate(&p.access, p.place)))));
         }
         let mut more = self.more.iter();
-        for r in &self.randoms {
+        for (_, r) in &self.randoms {
             let place = r.more.and_then(|place| Some(locate(more.next()?, place)));
             args.push(Value::Plain(Arg::Mem(place)));
             args.extend(r.key.map(|x| Value::Plain(Arg::I64(x))));
@@ -343,7 +384,8 @@ impl Text {
                 Scalar::Word(x) => Arg::U32(x),
             })
         }));
-        args.extend([Arg::I64(self.n as i64), Arg::U32(0)].map(Value::Plain));
+        args.extend(self.parts.iter().map(|p| Value::Plain(Arg::I64(p.n as i64))));
+        args.push(Value::Plain(Arg::U32(0)));
         (args, outputs)
     }
 

@@ -2,7 +2,7 @@
 
 mod plan;
 
-use self::plan::{ClearPlan, ClearProblem, EmbeddingPlan, EmbeddingProblem, RowsProblem};
+use self::plan::{EmbeddingBwdPlan, EmbeddingBwdProblem, EmbeddingPlan, EmbeddingProblem, RowsProblem};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
@@ -33,7 +33,9 @@ impl Engine {
     pub(crate) fn explain_embedding(&self, op: &'static str) -> Result<Choice> {
         let table = RowsProblem { row: 4096, bytes: 4096 * 50_000, aligned: true };
         match op {
-            "embedding_bwd" => self.explain_problem(op, &ClearProblem { table, ids: 4096 }),
+            "embedding_bwd" => {
+                self.explain_problem(op, &EmbeddingBwdProblem { table, rows: 50_000, ids: 4096 })
+            }
             _ => self.explain_problem(op, &EmbeddingProblem(table)),
         }
     }
@@ -52,6 +54,34 @@ impl Engine {
         };
         // `GK_CLEARED` rows per block.
         self.launch(&EMBEDDING_CLEAR, DType::I32, "", Grid::Stride(rows.div_ceil(32) * BLOCK as usize), &args)
+    }
+
+    /// The gradient of a table whose rows look through all ids.
+    fn embedding_of_few(
+        &self,
+        op: &'static str,
+        p: &EmbeddingGrad,
+        padding: Option<usize>,
+        [dy, ids]: [View<'_>; 2],
+        dtable: &GradMut<'_>,
+    ) -> Result<()> {
+        let table = dtable.out.as_view();
+        let (rows, width) = (table.shape()[0], table.shape()[1]);
+        let args = EmbeddingBwdFewArgs {
+            dy: self.arg_in(&dy),
+            ids: self.arg_in(&ids),
+            dtable: self.arg_out(&dtable.out),
+            err: self.arg_error(),
+            n: int(ids.numel()),
+            wide: wide_index(&ids),
+            rows: int(rows),
+            padding: padding.map_or(-1, int),
+            width: long(width),
+            mean: i32::from(p.scale_grad_by_freq),
+            accumulate: i32::from(dtable.accumulate),
+            code: code_of_op(op),
+        };
+        self.launch(&EMBEDDING_BWD_FEW, dy.dtype(), "", Grid::Blocks([rows, 1, 1]), &args)
     }
 
     /// The ids as keys of `rows` rows; `rows` itself for those that count for none.
@@ -176,9 +206,13 @@ impl EmbeddingOps for Engine {
         let table = dtable.out.as_view();
         self.check_owner_all(OP, &[("dy", dy), ("ids", ids), ("dtable", table)])?;
         let (rows, width) = (table.shape()[0], table.shape()[1]);
-        let problem = ClearProblem { table: rows_problem(&table, &[]), ids: ids.numel() };
-        let clear = if dtable.accumulate { None } else { Some(self.plan(OP, &problem)?) };
-        if clear == Some(ClearPlan::All) {
+        let problem = EmbeddingBwdProblem { table: rows_problem(&table, &[]), rows, ids: ids.numel() };
+        let how = self.plan(OP, &problem)?;
+        if how == EmbeddingBwdPlan::FewIds {
+            return self.embedding_of_few(OP, p, padding, [dy, ids], &dtable);
+        }
+        let clear = Some(how).filter(|_| !dtable.accumulate);
+        if clear == Some(EmbeddingBwdPlan::All) {
             self.fill_pattern(&[0; 8], &table)?;
         }
         if ids.numel() == 0 {
@@ -189,7 +223,7 @@ impl EmbeddingOps for Engine {
             return Ok(());
         }
         let plan = self.sorted(OP, &keys, rows)?;
-        if let Some(ClearPlan::Others(row)) = clear {
+        if let Some(EmbeddingBwdPlan::Others(row)) = clear {
             self.clear_others(plan.sorted_views().0, &table, row)?;
         }
         let how = if p.scale_grad_by_freq { ScatterReduce::Mean } else { ScatterReduce::Sum };

@@ -4,6 +4,7 @@ use super::ARRAYS;
 use super::plan::{ListPlan, ListProblem};
 use crate::buffer::View;
 use crate::driver::{Ptr, RawMem};
+use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::Grid;
 use crate::error::Result;
@@ -21,6 +22,12 @@ pub(super) struct List<const N: usize = ARRAYS> {
 }
 
 impl<const N: usize> List<N> {
+    /// Blocks that share a chunk, a power of two: as many as fill a device that has room for `target` of them, of which each thread has 16 bytes at least.
+    pub(super) fn parts(&self, dtype: DType, target: usize) -> usize {
+        let most = CHUNK / (BLOCK as usize * 16 / dtype.size()).max(CHUNK / 8);
+        (target / self.chunks.max(1)).clamp(1, most).next_power_of_two().min(most)
+    }
+
     pub(super) fn grid(&self) -> Grid {
         Grid::Blocks([self.chunks.min(1 << 20), 1, 1])
     }
@@ -78,4 +85,17 @@ impl Engine {
 /// Gradients stand in the second place of a table row.
 pub(super) fn grad_tensors<'a>(grads: impl Iterator<Item = View<'a>>) -> Vec<[Option<View<'a>>; ARRAYS]> {
     grads.map(|g| [None, Some(g), None, None, None, None]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_lists_have_more_blocks() {
+        let list = |chunks| List::<1> { bases: [Ptr::NULL], words: vec![], tensors: 1, chunks };
+        let parts = |chunks, dtype| list(chunks).parts(dtype, 1056);
+        assert_eq!([1, 33, 300, 600, 100_000].map(|n| parts(n, DType::F32)), [8, 8, 4, 1, 1]);
+        assert_eq!([parts(33, DType::Bf16), parts(33, DType::F64), parts(0, DType::F32)], [4, 8, 8]);
+    }
 }

@@ -115,8 +115,10 @@ impl OptimizerOps for Engine {
                 q1,
                 first: i32::from(t == 1.0),
                 flag: i32::from(flag),
+                parts: list.parts(dt, self.target_blocks()) as i32,
             };
-            self.launch(&OPTIMIZER_STEP, dt, name, list.grid(), &args)?;
+            let grid = Grid::Blocks([(list.chunks * args.parts as usize).min(1 << 20), 1, 1]);
+            self.launch(&OPTIMIZER_STEP, dt, name, grid, &args)?;
         }
         Ok(())
     }

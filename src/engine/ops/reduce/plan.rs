@@ -217,7 +217,8 @@ mod tests {
         assert!(rows(8, 100).plan(2, &gpu()).is_err_and(|e| e.contains("unsplit")));
         // Four tiles of 64 columns and 16 rows in place of runs of 64 rows.
         let short = columns(128, 256);
-        let one = |p| matches!(p, Ok(ReducePlan::Columns(c)) if (c.tx, c.blocks, c.runs.splits) == (16, 4, 1));
+        let one =
+            |p| matches!(p, Ok(ReducePlan::Columns(c)) if (c.tx, c.blocks, c.runs.splits) == (16, 4, 1));
         assert!(chosen(&short, &gpu()) == "columns" && one(short.plan(1, &gpu())));
     }
 
