@@ -164,9 +164,9 @@ fn transform_type(p: &VendorFftProblem) -> Type {
     }
 }
 
-/// Held while a plan is made or destroyed, by whatever driver object of the process: where two threads made plans at a time, the library (12.0) gave
-/// some of them `CUFFT_INTERNAL_ERROR`.
-static PLANNING: Mutex<()> = Mutex::new(());
+/// Held while a plan is made, used or destroyed, by whatever driver object of the process: where two threads made plans at a time, or one made a plan
+/// while another ran one for the first time, the library (12.0) gave some of them `CUFFT_INTERNAL_ERROR`.
+static LIBRARY: Mutex<()> = Mutex::new(());
 
 /// What was determined for a problem: a plan of the library, which ends with it.
 #[derive(Debug)]
@@ -193,7 +193,7 @@ impl Plan {
         let [mut n, mut read, mut written] = [p.n as i64; 3];
         let [from, to] = p.distance.map(|d| d as i64);
         let (stride, batch, mut bytes) = (p.stride as i64, p.batch as i64, 0);
-        let alone = lock(&PLANNING);
+        let alone = lock(&LIBRARY);
         // SAFETY: the plan is live; each list has one number, as one axis has; writes one number.
         let code = unsafe {
             (table.cufftMakePlanMany64)(
@@ -233,6 +233,7 @@ impl Plan {
         let (t, plan) = (&*self.table, self.handle);
         let [x, y, workspace] =
             [x, y, workspace].map(|at| ptr::with_exposed_provenance_mut::<c_void>(at as usize));
+        let _alone = lock(&LIBRARY);
         // SAFETY: plan and stream are live.
         check("cufftSetStream", unsafe { (t.cufftSetStream)(plan, s.0 as fft::cudaStream_t) })?;
         // SAFETY: the memory is the caller's promise.
@@ -258,7 +259,7 @@ impl Plan {
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        let _alone = lock(&PLANNING);
+        let _alone = lock(&LIBRARY);
         // SAFETY: made by `new`, destroyed once; the context is current wherever plans end.
         let code = unsafe { (self.table.cufftDestroy)(self.handle) };
         if code != 0 {
