@@ -1,15 +1,15 @@
 //! Which layers of a row are computed again in the backward pass, so that a step stays within a budget of bytes at the least work.
 //!
-//! **The step.** The row is cut into items: a layer that keeps what its forward leaves, or a run of layers that is computed again and leaves only its
-//! output and copies of its buffers. At an item's turn in the backward pass there are: what the items before it left, what the item itself takes, and the
-//! output of the whole, which the caller holds. A layer takes its `peak`. A run computes its layers again, each of which leaves what it keeps, and goes
-//! back through them from the last on; meanwhile the run's output and that output's gradient stay, and so do two copies of its buffers. The forward
-//! pass takes no more than that anywhere.
+//! **The step.** The row is cut into items: a layer that keeps what its forward leaves, or a run of layers that is computed again and leaves only
+//! its output and copies of its buffers. At an item's turn in the backward pass there are: what the items before it left, what the item itself
+//! takes, and the output of the whole, which the caller holds. A layer takes its `peak`. A run computes its layers again, each of which leaves
+//! what it keeps, and goes back through them from the last on; meanwhile the run's output and that output's gradient stay, and so do two copies
+//! of its buffers. The forward pass takes no more than that anywhere.
 //!
-//! **The plan.** Dynamic programming over the positions between layers, from left to right. A state is what the items so far left, in bytes, and the work
-//! that is done twice. Whether an item fits behind a state depends on the bytes alone, so of two states the one with more bytes and no less work is
-//! dropped: each position has a Pareto front, and the cheapest state of the last one is the best of all plans. Fronts of more than [`MOST`] states are
-//! thinned; plans then still fit, and exist whenever one fits, but may not be the cheapest.
+//! **The plan.** Dynamic programming over the positions between layers, from left to right. A state is what the items so far left, in bytes, and
+//! the work that is done twice. Whether an item fits behind a state depends on the bytes alone, so of two states the one with more bytes and no
+//! less work is dropped: each position has a Pareto front, and the cheapest state of the last one is the best of all plans. Fronts of more than
+//! [`MOST`] states are thinned; plans then still fit, and exist whenever one fits, but may not be the cheapest.
 
 use std::ops::Range;
 
