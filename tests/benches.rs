@@ -22,6 +22,7 @@ const NOT_TIMED: &[&str] = &[
     "adopt",
     "counters",
     "memory",
+    "reset_peak",
     "trim",
     "warmup",
     "explain",

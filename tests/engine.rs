@@ -39,6 +39,9 @@ fn freed_blocks_are_reused_and_trimmed() {
     assert_eq!(e.memory().cached, 4096);
     e.trim().unwrap();
     assert_eq!(e.memory().cached, 0);
+    assert_eq!(e.memory().peak, base + 4096);
+    e.reset_peak();
+    assert_eq!((e.memory().in_use, e.memory().peak), (base, base));
     assert!(d.calls().iter().any(|c| matches!(c, Call::Free(_))));
 }
 

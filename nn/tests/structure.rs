@@ -185,7 +185,6 @@ const NOT_CALLED: &[(&str, &str)] = &[
     ("fork_stream", DEVICE),
     ("record", DEVICE),
     ("wait", DEVICE),
-    ("memory", DEVICE),
     ("trim", DEVICE),
     ("warmup", DEVICE),
     ("explain", DEVICE),

@@ -128,6 +128,12 @@ impl Pool {
     pub(crate) fn stats(&self) -> MemoryStats {
         self.lock().stats
     }
+
+    /// Lets the peak begin anew.
+    pub(crate) fn reset_peak(&self) {
+        let mut s = self.lock();
+        s.stats.peak = s.stats.in_use;
+    }
 }
 
 impl Pool {

@@ -318,6 +318,17 @@ pub enum NnError {
         /// What is wrong; never this variant again.
         error: Box<NnError>,
     },
+    /// What a training step needs of layers in a row does not fit in a budget, however many of them compute their activations again.
+    #[error(
+        "a step of these layers takes at least {least} bytes beside parameters and optimizer, however many activations are computed again; \
+         the budget is {budget} bytes: raise it, or use smaller batches"
+    )]
+    MemoryBudget {
+        /// The budget.
+        budget: usize,
+        /// What the leanest plan takes.
+        least: usize,
+    },
     /// The loss is NaN or infinite.
     #[error(
         "the loss of epoch {epoch} is {loss}; lower the learning rate or clip the gradients (the last checkpoint is intact)"

@@ -57,6 +57,7 @@ pub use self::attention::multi_head::{MultiHeadAttention, SelfAttention};
 pub use self::attention::rotary::RopeScaling;
 pub use self::attention::scores::{Attention, AttentionMasks};
 pub use self::attention::transformer::{TransformerConfig, TransformerDecoder, TransformerEncoder};
+pub use self::containers::checkpoint_plan::CheckpointPlan;
 pub use self::containers::checkpointed::Checkpointed;
 pub(crate) use self::containers::lora::Adapters;
 pub use self::containers::lora::{Lora, LoraConfig};

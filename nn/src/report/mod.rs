@@ -1,7 +1,7 @@
 //! Reports on models: summaries, comparisons, statistics of activations and gradients, curves.
 
 pub mod compare;
-mod flops;
+pub(crate) mod flops;
 pub mod inspect;
 pub mod plot;
 pub mod profile;

@@ -8,6 +8,7 @@ mod audio;
 mod autograd;
 mod auxiliary;
 mod capture;
+mod checkpoint_plans;
 mod compare;
 mod config;
 mod config_data;

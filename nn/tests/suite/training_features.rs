@@ -310,27 +310,6 @@ fn checkpointing_saves_memory() {
 }
 
 #[test]
-fn segments_of_square_root_length_take_square_root_memory() {
-    let (depth, width, rows) = (64, 16, 4096);
-    let peak = |segment: usize| {
-        let d = cpu();
-        let cx = InitContext::new(&d, 3);
-        let m = (0..depth / segment).fold(Sequential::new(), |m, _| {
-            let layers = (0..segment).fold(Sequential::new(), |s, _| {
-                s.push(Dense::new(&cx, width, width).unwrap().activation(Activation::Tanh))
-            });
-            if segment > 1 { m.push(Checkpointed::new(layers)) } else { m.push(layers) }
-        });
-        let x = Tensor::ones(&d, DType::F32, &[rows, width]).unwrap();
-        let before = d.memory().in_use;
-        m.forward(&x).unwrap().mean().unwrap().backward().unwrap();
-        d.memory().peak - before
-    };
-    let (with, without, layer) = (peak(8), peak(1), rows * width * 4);
-    assert!(with <= without * (2 * 8 + 2) / 64 + layer, "{with} of {without} bytes, {layer} a layer");
-}
-
-#[test]
 fn a_parameter_changed_before_the_recomputation_is_an_error() {
     let d = cpu();
     let m = stack(&d, 1, 8, true);

@@ -324,6 +324,11 @@ impl CoreOps for CpuBackend {
         self.kernels.pool.lock().stats
     }
 
+    fn reset_peak(&self) {
+        let mut s = self.kernels.pool.lock();
+        s.stats.peak = s.stats.in_use;
+    }
+
     fn trim(&self) -> Result<()> {
         self.not_recorded("trim", "memory is given back once, not in every replay")?;
         self.kernels.pool.lock().flush();

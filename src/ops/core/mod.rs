@@ -31,7 +31,7 @@ pub struct MemoryStats {
     pub in_use: usize,
     /// Bytes kept for reuse.
     pub cached: usize,
-    /// Highest `in_use` so far.
+    /// Highest `in_use` so far, or since [`CoreOps::reset_peak`].
     pub peak: usize,
 }
 
@@ -183,6 +183,8 @@ op_family! {
         fn counters(&self) -> Counters;
         /// Memory of this handle's pool.
         fn memory(&self) -> MemoryStats;
+        /// Lets [`MemoryStats::peak`] begin anew, at what is in use: for the peak of what runs from here on.
+        fn reset_peak(&self);
         /// Returns cached blocks to the driver.
         fn trim(&self) -> Result<()>;
         /// Compiles all kernel units of these families for f32 before first use.

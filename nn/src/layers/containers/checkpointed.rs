@@ -13,10 +13,10 @@ use crate::module::{Layer, LayerExt, Param, Snapshot, Visitor, auxiliary, parame
 /// A layer whose intermediate results are not kept for the backward pass but computed again there (Chen et al., 2016),
 /// `torch.utils.checkpoint.checkpoint`: memory for the inputs only, at the price of a second forward.
 ///
-/// Results and gradients have the same bits as without: random numbers are drawn again from the same positions, and buffers (running
-/// statistics) are as they were before the forward while it is repeated, and as they were after it afterwards. The mode (training,
-/// evaluation) must not change between forward and backward. State and names are the layer's own. Stateful recurrent layers refuse to run
-/// in it. Deep stacks take the least memory in about sqrt(depth) checkpointed segments.
+/// Results and gradients have the same bits as without: random numbers are drawn again from the same positions, and buffers (running statistics)
+/// are as they were before the forward while it is repeated, and as they were after it afterwards. The mode (training, evaluation) must not
+/// change between forward and backward. State and names are the layer's own. Stateful recurrent layers refuse to run in it. For layers in a row,
+/// in about sqrt(depth) segments or within a budget of bytes: [`Sequential::checkpointed`](crate::layers::Sequential::checkpointed).
 #[derive(Debug)]
 pub struct Checkpointed {
     layer: Arc<dyn Layer>,
@@ -90,7 +90,7 @@ pub(crate) fn is_repeated() -> bool {
 }
 
 /// Runs a forward that will be, or is, repeated.
-fn repeated<T>(f: impl FnOnce() -> T) -> T {
+pub(super) fn repeated<T>(f: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
         fn drop(&mut self) {

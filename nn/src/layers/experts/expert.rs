@@ -20,10 +20,14 @@ pub struct Expert {
 }
 
 impl Expert {
-    /// These layers, without activation. Errors: no layers.
+    /// These layers, without activation. Errors: no layers; some that are [checkpointed](Sequential::checkpointed).
     pub fn new(layers: Sequential) -> Result<Self> {
         if layers.is_empty() {
             return Err(invalid(OP, "layers", "at least one layer", "none"));
+        }
+        if layers.checkpoints().next().is_some() {
+            let want = "layers without a plan of checkpoints: checkpoint the expert as a whole";
+            return Err(invalid(OP, "layers", want, "some that are checkpointed"));
         }
         Ok(Expert { layers, act: Activation::Identity })
     }

@@ -3,14 +3,40 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::layers::{Checkpointed, Parallel, ParallelMerge, Residual};
+use crate::layers::{CheckpointPlan, Checkpointed, Parallel, ParallelMerge, Residual};
 use crate::network::MANY;
 use crate::network::options::{Act, layer_type};
 
+/// Segments whose activations are computed again: `"sqrt"`, or their number.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Value")]
+struct Segments(CheckpointPlan);
+
+impl TryFrom<Value> for Segments {
+    type Error = String;
+
+    fn try_from(v: Value) -> Result<Self, String> {
+        match (v.as_str(), v.as_u64().and_then(|n| usize::try_from(n).ok())) {
+            (Some("sqrt"), _) => Ok(Segments(CheckpointPlan::Sqrt)),
+            (_, Some(n)) => Ok(Segments(CheckpointPlan::Segments(n))),
+            _ => Err(format!("expected \"sqrt\" or a number of segments, got {v}")),
+        }
+    }
+}
+
 layer_type! {
     SEQUENTIAL: 0, "Sequential", "sequential", Container, "nn.Sequential", (1, 1);
-    { layers: Vec<Value>; }
-    |o, site| site.list("layers", &o.layers)?
+    {
+        layers: Vec<Value>;
+        checkpoint: Option<Segments> = null;
+    }
+    |o, site| {
+        let layers = site.list("layers", &o.layers)?;
+        match o.checkpoint {
+            Some(Segments(plan)) => layers.checkpointed(&plan)?,
+            None => layers,
+        }
+    }
 }
 
 layer_type! {

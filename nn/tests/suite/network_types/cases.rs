@@ -695,7 +695,11 @@ pub(super) fn every_type() -> Vec<(&'static [usize], Value, &'static [usize])> {
             json!({"type": "unet_up_block", "in_channels": 4, "skip_channels": 3, "out_channels": 2}),
             &[2, 2, 10, 12],
         ),
-        (&[2, 6], json!({"type": "sequential", "layers": [dense, {"type": "dropout"}]}), &[2, 4]),
+        (
+            &[2, 6],
+            json!({"type": "sequential", "layers": [dense, {"type": "dropout"}], "checkpoint": "sqrt"}),
+            &[2, 4],
+        ),
         (
             &[2, 6],
             json!({"type": "residual", "layers": [dense], "shortcut": [dense], "activation": "relu"}),

@@ -219,6 +219,10 @@ impl CoreOps for Engine {
         self.inner.pool.stats()
     }
 
+    fn reset_peak(&self) {
+        self.inner.pool.reset_peak();
+    }
+
     fn trim(&self) -> Result<()> {
         self.recorded("trim", "it waits for the device")?;
         self.inner.tables.lock().unwrap_or_else(|p| p.into_inner()).clear();

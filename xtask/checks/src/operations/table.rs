@@ -42,6 +42,7 @@ pub(super) const ROWS: &[Row] = &[
     row("adopt", "", "`Tensor::to_device`"),
     row("counters", "", DEVICE),
     row("memory", "`torch.cuda.memory_stats`", DEVICE),
+    row("reset_peak", "`torch.cuda.reset_peak_memory_stats`", DEVICE),
     row("trim", "`torch.cuda.empty_cache`", DEVICE),
     row("warmup", "", DEVICE),
     row("explain", "", DEVICE),
