@@ -482,6 +482,9 @@ fn store_summed(op: &'static str, grad: &GradMut<'_>, shape: &[usize], full: &[f
     store_grad(op, grad, &sums)
 }
 
+/// Gives elements from one on as f64.
+type Reader<'a> = Box<dyn Fn(usize, &mut [f64]) + Sync + 'a>;
+
 /// What one value becomes, before its rounding to `to`; integers go through i64 so that no digit is lost.
 fn widened_to<T: HostElement>(x: T, from: DType, to: DType) -> f64 {
     let as_i64 = |x: T| bytemuck::bytes_of(&x).try_into().map_or(0, i64::from_ne_bytes);
@@ -638,7 +641,7 @@ impl ElementwiseOps for Kernels {
             }));
         }
         // By way of f64, some elements at a time: types and not pairs of types are compiled.
-        let read: Box<dyn Fn(usize, &mut [f64]) + Sync + '_> = with_dtype!(from, T => {
+        let read: Reader<'_> = with_dtype!(from, T => {
             let x = Values::<T>::new("cast", x, &[y.block().id()])?;
             Box::new(move |at, room| {
                 room.iter_mut().zip(&x[at..]).for_each(|(r, &x)| *r = widened_to(x, from, to));
