@@ -51,15 +51,23 @@
 //! | feature | default | what it adds |
 //! |---|---|---|
 //! | `cuda`, `hip`, `opencl` | yes | the backends |
-//! | `archives` | yes | compressed data files: `.npz`, IDX files packed with gzip |
-//! | `progress` | yes | the trainer's progress bar |
-//! | `loom`, `volta` | no | networks and names of those two frameworks, for migrations |
+//! | `archives` | no | compressed files: weights saved by `torch.save`, `.npz`, IDX files packed with gzip |
 //! | `images` | no | folders of PNG and JPEG images as data |
+//! | `json` | no | [`network`] and [`config`]: networks and training runs described in JSON |
+//! | `loom`, `volta` | no | networks and names of those two frameworks, for migrations |
+//! | `models` | no | [`models`]: ResNet, U-Net, GPT-2, Llama, Mamba, BERT and other reference models |
+//! | `parquet` | no | tables in Parquet and Arrow as data |
+//! | `progress` | no | the trainer's progress bar |
 //! | `tokenizers` | no | `tokenizer.json` files |
 //! | `tracing` | no | spans around epochs, steps, forward and backward passes, and checkpoints |
+//!
+//! What is off by default is compiled only where it is asked for: `cargo add trefoil-nn --features json,models`. The command `trefoil` has all of
+//! `archives`, `json`, `loom`, `models` and `progress`.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
-// The derive macro names this crate, here too.
+// The derive macro names this crate, here too, where it is used.
+#[allow(unused_extern_crates)]
 extern crate self as trefoil_nn;
 
 mod core;
@@ -67,8 +75,10 @@ mod functional;
 mod interop;
 mod io;
 pub mod layers;
+#[cfg(feature = "models")]
 pub mod models;
 mod module;
+#[cfg(feature = "json")]
 pub mod network;
 mod report;
 mod train;
@@ -98,10 +108,12 @@ pub use self::module::{
 };
 pub use self::report::{compare, inspect, plot, profile, summary};
 pub use self::train::capture::{CaptureStatus, CapturedStep, capture};
+#[cfg(feature = "json")]
+pub use self::train::config;
 pub use self::train::losses::{Criterion, CrossEntropyLoss, MseLoss};
 pub use self::train::model::Model;
 pub use self::train::optim::Optimizer;
 pub use self::train::trainer::Trainer;
-pub use self::train::{config, data, losses, metrics, model, optim, trainer};
+pub use self::train::{data, losses, metrics, model, optim, trainer};
 pub use trefoil::DType;
 pub use trefoil_nn_derive::Layer;

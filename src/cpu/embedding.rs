@@ -1,10 +1,8 @@
 //! Embedding on the CPU. The reference of its gradient is in f64.
 
-use rayon::prelude::*;
-
 use crate::cpu::scratch::*;
 use crate::cpu::shape::put;
-use crate::cpu::values::Values;
+use crate::cpu::values::{Share, Values, each_chunk};
 use crate::cpu::vector::{self, fill};
 use crate::cpu::*;
 use crate::ops::embedding::*;
@@ -46,7 +44,7 @@ fn add_rows(
     found.iter().flatten().for_each(|r| counts[*r] += 1);
     let part = rows.div_ceil(PARTS);
     fill(op, dtable, |all| {
-        all.par_chunks_mut(part * width).enumerate().for_each(|(i, table)| {
+        each_chunk(all, part * width, Share::ANY, &|i, table| {
             let here = i * part..(i + 1) * part;
             table.fill(0.0);
             for (dy, row) in dy.chunks_exact(width).zip(found) {

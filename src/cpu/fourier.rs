@@ -3,10 +3,9 @@
 use std::f64::consts::PI;
 use std::ops::{Add, Mul, Sub};
 
-use rayon::prelude::*;
-
 use crate::buffer::{GradMut, View};
 use crate::cpu::scratch::*;
+use crate::cpu::values::collected;
 use crate::cpu::{Kernels, gather_f64, store_grad};
 use crate::error::Result;
 use crate::ops::fourier::*;
@@ -137,7 +136,7 @@ fn transform(t: &Transforms, x: &[f64], len: usize) -> Result<Vec<f64>> {
         }
         Ok(y)
     };
-    let all: Vec<_> = (0..t.outer * t.inner).into_par_iter().map(one).try_vec()?;
+    let all: Vec<_> = collected(t.outer * t.inner, 1, &one)?;
     let mut y = filled(len, 0.0)?;
     for (i, s) in all.into_iter().enumerate() {
         let at = i / t.inner * to * t.inner + i % t.inner;

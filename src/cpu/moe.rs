@@ -4,6 +4,7 @@ use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::language_model::{add, dot};
 use crate::cpu::scratch::*;
 use crate::cpu::scratch::{filled, repeated, with_capacity};
+use crate::cpu::values::sort_positions;
 use crate::cpu::{Kernels, gather, gather_f64, store, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::moe::{
@@ -70,7 +71,7 @@ impl MoeOps for Kernels {
         for row in logits.chunks(e) {
             let rank = |i: usize| if row[i].is_nan() { f64::NEG_INFINITY } else { row[i] };
             let mut order: Vec<usize> = (0..e).try_vec()?;
-            order.sort_unstable_by(|&a, &b| {
+            sort_positions(&mut order, &|a, b| {
                 rank(b).partial_cmp(&rank(a)).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(&b))
             });
             let s = scores(p, row)?;
@@ -80,8 +81,9 @@ impl MoeOps for Kernels {
                 ids.try_push(i as i32)?;
             }
         }
-        let mut perm: Vec<i32> = (0..ids.len() as i32).try_vec()?;
-        perm.sort_unstable_by_key(|&a| (ids[a as usize], a));
+        let mut by_expert: Vec<usize> = (0..ids.len()).try_vec()?;
+        sort_positions(&mut by_expert, &|a, b| (ids[a], a).cmp(&(ids[b], b)));
+        let perm: Vec<i32> = by_expert.iter().map(|&a| a as i32).try_vec()?;
         let mut offsets = filled(e + 1, 0i32)?;
         ids.iter().for_each(|&i| offsets[i as usize + 1] += 1);
         store(OP, &io.counts, &offsets[1..])?;

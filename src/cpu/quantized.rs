@@ -1,8 +1,7 @@
 //! Quantization, and products of operands in 8 and 4 bits and of sparse ones, on the CPU: decoded to f64 and multiplied.
 
-use rayon::prelude::*;
-
 use crate::cpu::scratch::*;
+use crate::cpu::values::{Share, each_chunk, sort_positions};
 use crate::cpu::*;
 use crate::ops::quantized::*;
 
@@ -16,7 +15,7 @@ fn product(a: &[f64], b: &[f64], e: Low) -> Result<Vec<f64>> {
         return Ok(Vec::new());
     }
     let mut y = filled(e.m * e.n, 0.0)?;
-    y.par_chunks_mut(e.n).enumerate().for_each(|(m, row)| {
+    each_chunk(&mut y, e.n, Share::ANY, &|m, row| {
         for (n, y) in row.iter_mut().enumerate() {
             let (a, b) = (&a[m * e.k..(m + 1) * e.k], &b[n * e.k..(n + 1) * e.k]);
             *y = a.iter().zip(b).map(|(a, b)| a * b).sum();
@@ -186,9 +185,9 @@ impl QuantizedOps for Kernels {
         let x = gather_f64(OP, x)?;
         let (mut kept, mut places) = (with_capacity(x.len() / 2)?, with_capacity(x.len() / 4)?);
         for four in x.chunks_exact(4) {
-            let size = |&i: &usize| if four[i].is_nan() { f64::INFINITY } else { four[i].abs() };
+            let size = |i: usize| if four[i].is_nan() { f64::INFINITY } else { four[i].abs() };
             let mut by = [0, 1, 2, 3];
-            by.sort_unstable_by(|a, b| size(b).total_cmp(&size(a)).then(a.cmp(b)));
+            sort_positions(&mut by, &|a, b| size(b).total_cmp(&size(a)).then(a.cmp(&b)));
             let (lo, hi) = (by[0].min(by[1]), by[0].max(by[1]));
             kept.try_extend([four[lo], four[hi]])?;
             places.try_push((lo + 4 * hi) as u8)?;

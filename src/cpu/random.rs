@@ -1,10 +1,8 @@
 //! Random numbers and dropout.
 
-use rayon::prelude::*;
-
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::scratch::*;
-use crate::cpu::values::{CHUNK, Values, change};
+use crate::cpu::values::{CHUNK, Share, Values, change, each_chunk};
 use crate::cpu::{HostElement, Kernels, gather, gather_f64, store, store_f64, store_grad, with_dtype};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -285,7 +283,7 @@ fn keep_mask(op: &'static str, p: f64, rng: &Rng<'_>, n: usize) -> Result<Vec<u8
     let keep = (1.0 - p) as f32 as f64;
     let mut mask = filled(n, 0)?;
     // Parts end where blocks of four words do.
-    mask.par_chunks_mut(CHUNK).enumerate().for_each(|(part, mask)| {
+    each_chunk(&mut mask, CHUNK, Share::ANY, &|part, mask| {
         let mut w = w.clone();
         let of = |i| (w.unit(DType::F32, part * CHUNK + i) < keep) as u8;
         mask.iter_mut().zip((0..).map(of)).for_each(|(m, kept)| *m = kept);

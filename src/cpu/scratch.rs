@@ -25,6 +25,8 @@ fn available() -> Option<usize> {
 }
 
 /// The error of a request for `n` elements of `size` bytes; `in_use` is what the whole machine uses.
+#[cold]
+#[inline(never)]
 fn out_of_memory(n: usize, size: usize) -> GpuError {
     let in_use = available().map_or(0, |free| total().saturating_sub(free));
     GpuError::OutOfMemory { requested: n.saturating_mul(size), in_use, cached: 0 }
@@ -34,15 +36,28 @@ fn out_of_memory(n: usize, size: usize) -> GpuError {
 fn has_room(n: usize, size: usize) -> bool {
     match n.checked_mul(size) {
         Some(bytes) if bytes < LARGE => true,
-        Some(bytes) => bytes <= total() && available().is_none_or(|free| bytes <= free),
+        Some(bytes) => has_large_room(bytes),
         None => false,
     }
 }
 
+#[cold]
+#[inline(never)]
+fn has_large_room(bytes: usize) -> bool {
+    bytes <= total() && available().is_none_or(|free| bytes <= free)
+}
+
 /// Makes room for `more` elements behind those of `v`, at least doubling it.
+#[inline]
 fn reserve<T>(v: &mut Vec<T>, more: usize) -> Result<()> {
-    let (free, n) = (v.capacity() - v.len(), v.len().saturating_add(more));
-    if more <= free || (has_room(n, size_of::<T>()) && v.try_reserve(more).is_ok()) {
+    if more <= v.capacity() - v.len() { Ok(()) } else { grow(v, more) }
+}
+
+/// Apart from where it is called, as it is rarely reached.
+#[inline(never)]
+fn grow<T>(v: &mut Vec<T>, more: usize) -> Result<()> {
+    let n = v.len().saturating_add(more);
+    if has_room(n, size_of::<T>()) && v.try_reserve(more).is_ok() {
         return Ok(());
     }
     Err(out_of_memory(n, size_of::<T>()))

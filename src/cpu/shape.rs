@@ -44,7 +44,7 @@ fn rearrange(
     x: View<'_>,
     y: &GradMut<'_>,
     outside: f64,
-    source: impl Fn(&[usize]) -> Option<usize>,
+    source: &dyn Fn(&[usize]) -> Option<usize>,
 ) -> Result<()> {
     with_dtype!(x.dtype(), T => {
         let from = gather::<T>(op, x)?;
@@ -62,7 +62,7 @@ fn rearrange_bwd(
     op: &'static str,
     dy: View<'_>,
     dx: &GradMut<'_>,
-    source: impl Fn(&[usize]) -> Option<usize>,
+    source: &dyn Fn(&[usize]) -> Option<usize>,
 ) -> Result<()> {
     let from = gather_f64(op, dy)?;
     let mut sums = filled(dx.out.numel(), 0.0)?;
@@ -216,13 +216,13 @@ impl ShapeOps for Kernels {
         check_pad(mode, pads, &x, &y)?;
         let _timed = self.count("pad");
         let outside = if let PadMode::Constant(v) = mode { v } else { 0.0 };
-        rearrange("pad", x, &y.into(), outside, pad_map(mode, pads, x.shape()))
+        rearrange("pad", x, &y.into(), outside, &pad_map(mode, pads, x.shape()))
     }
 
     fn pad_bwd(&self, mode: PadMode, pads: &[(isize, isize)], dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
         check_pad_bwd(mode, pads, &dy, &dx)?;
         let _timed = self.count("pad_bwd");
-        rearrange_bwd("pad_bwd", dy, &dx, pad_map(mode, pads, dx.out.shape()))
+        rearrange_bwd("pad_bwd", dy, &dx, &pad_map(mode, pads, dx.out.shape()))
     }
 
     fn flip(&self, axes: &[usize], x: View<'_>, y: GradMut<'_>) -> Result<()> {
@@ -230,7 +230,7 @@ impl ShapeOps for Kernels {
         let _timed = self.count("flip");
         let shape = x.shape();
         let mirror = |(a, &i): (usize, &usize)| if axes.contains(&a) { shape[a] - 1 - i } else { i };
-        rearrange("flip", x, &y, 0.0, |at| Some(position(shape, at.iter().enumerate().map(mirror))))
+        rearrange("flip", x, &y, 0.0, &|at| Some(position(shape, at.iter().enumerate().map(mirror))))
     }
 
     fn roll(&self, shifts: &[isize], axes: &[usize], x: View<'_>, y: GradMut<'_>) -> Result<()> {
@@ -241,14 +241,14 @@ impl ShapeOps for Kernels {
             Some(k) => (i as i128 - shifts[k] as i128).rem_euclid(shape[a] as i128) as usize,
             None => i,
         };
-        rearrange("roll", x, &y, 0.0, |at| Some(position(shape, at.iter().enumerate().map(back))))
+        rearrange("roll", x, &y, 0.0, &|at| Some(position(shape, at.iter().enumerate().map(back))))
     }
 
     fn triangle(&self, side: Triangle, k: isize, x: View<'_>, y: GradMut<'_>) -> Result<()> {
         check_triangle(&x, &y)?;
         let _timed = self.count("triangle");
         let shape = x.shape();
-        rearrange("triangle", x, &y, 0.0, |at| {
+        rearrange("triangle", x, &y, 0.0, &|at| {
             let d = (at[at.len() - 1] as isize - at[at.len() - 2] as isize).cmp(&k);
             let keep = if side == Triangle::Lower { d.is_le() } else { d.is_ge() };
             keep.then(|| position(shape, at.iter().copied()))
@@ -267,7 +267,7 @@ impl ShapeOps for Kernels {
         check_repeat_interleave(axis, repeats, counts.as_ref(), &x, &y)?;
         let _timed = self.count("repeat_interleave");
         let from = self.repeat_sources(OP, repeats, counts, x.shape()[axis], y.shape()[axis])?;
-        rearrange(OP, x, &y.into(), 0.0, along(x.shape(), axis, from))
+        rearrange(OP, x, &y.into(), 0.0, &along(x.shape(), axis, from))
     }
 
     fn repeat_interleave_bwd(
@@ -282,14 +282,14 @@ impl ShapeOps for Kernels {
         check_repeat_interleave_bwd(axis, repeats, counts.as_ref(), &dy, &dx)?;
         let _timed = self.count("repeat_interleave_bwd");
         let from = self.repeat_sources(OP, repeats, counts, dx.out.shape()[axis], dy.shape()[axis])?;
-        rearrange_bwd(OP, dy, &dx, along(dx.out.shape(), axis, from))
+        rearrange_bwd(OP, dy, &dx, &along(dx.out.shape(), axis, from))
     }
 
     fn unfold_bwd(&self, axis: usize, size: usize, step: usize, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
         check_unfold_bwd(axis, size, step, &dy, &dx)?;
         let _timed = self.count("unfold_bwd");
         let shape = dx.out.shape();
-        rearrange_bwd("unfold_bwd", dy, &dx, |at| {
+        rearrange_bwd("unfold_bwd", dy, &dx, &|at| {
             let (window, at) = at.split_last()?;
             let cell = |(a, &i): (usize, &usize)| if a == axis { i * step + window } else { i };
             Some(position(shape, at.iter().enumerate().map(cell)))

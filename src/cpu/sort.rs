@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use crate::cpu::scratch::*;
+use crate::cpu::values::sort_positions;
 use crate::cpu::*;
 use crate::ops::sort::*;
 
@@ -55,7 +56,7 @@ fn order<T: Ranked>(
         let (from, to) = (from?, to?);
         let mut by: Vec<usize> = (0..from.len()).try_vec()?;
         // The position makes equal elements keep their order; a stable sort would need memory.
-        by.sort_unstable_by(|&a, &b| {
+        sort_positions(&mut by, &|a, b| {
             let order = x[from[a]].rank(&x[from[b]]);
             if descending { order.reverse() } else { order }.then(a.cmp(&b))
         });

@@ -1,6 +1,7 @@
 //! Elements of operands in place, and loops over elements on several threads. No result depends on the number of threads.
 
 use std::any::Any;
+use std::cmp::Ordering;
 use std::ops::{Deref, Range};
 use std::sync::RwLockReadGuard;
 
@@ -173,6 +174,11 @@ pub(in crate::cpu) fn each_index(n: usize, f: &(dyn Fn(usize) + Sync)) {
         0 | 1 => (0..n).for_each(f),
         _ => (0..n).into_par_iter().for_each(f),
     }
+}
+
+/// Sorts positions by `order`, which tells all of them apart: a stable sort would need memory. A reference, as for [`each_chunk`].
+pub(in crate::cpu) fn sort_positions(all: &mut [usize], order: &dyn Fn(usize, usize) -> Ordering) {
+    all.sort_unstable_by(|&a, &b| order(a, b));
 }
 
 /// Changes a view's elements in row-major order: `f` gets parts of them and the number of their first element.

@@ -61,8 +61,16 @@ impl DynLib {
     /// # Safety
     /// `F` is the type of a function pointer with the function's true prototype.
     pub(crate) unsafe fn function<F: Copy>(&self, symbol: &str) -> Result<F, Unavailable> {
-        // SAFETY: the caller vouches for the type; the library is never closed, so the copy stays valid.
-        match unsafe { self.library.get::<F>(symbol) } {
+        const { assert!(size_of::<F>() == size_of::<*const ()>()) };
+        let f = self.pointer(symbol)?;
+        // SAFETY: the caller vouches for the type, which is that of a pointer; the library is never closed, so the copy stays valid.
+        Ok(unsafe { std::mem::transmute_copy(&f) })
+    }
+
+    /// The address of a symbol. Not generic: the search is compiled once, and not for every prototype.
+    fn pointer(&self, symbol: &str) -> Result<*const (), Unavailable> {
+        // SAFETY: nothing is called here.
+        match unsafe { self.library.get::<*const ()>(symbol) } {
             Ok(f) => Ok(*f),
             Err(_) => {
                 Err(Unavailable::SymbolMissing { library: self.name.clone(), symbol: symbol.to_string() })
@@ -72,8 +80,7 @@ impl DynLib {
 
     /// Address of a symbol, to tell whether two names opened the same library.
     pub(crate) fn address(&self, symbol: &str) -> Result<usize, Unavailable> {
-        // SAFETY: the pointer is only compared, never called.
-        unsafe { self.function::<*const ()>(symbol) }.map(|p| p as usize)
+        self.pointer(symbol).map(|p| p as usize)
     }
 }
 

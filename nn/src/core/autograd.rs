@@ -72,7 +72,17 @@ where
     if !tracked(inputs) {
         return outputs;
     }
-    let node = node(op, inputs, &outputs, Arc::new(make()));
+    all_behind(op, inputs, outputs, Arc::new(make()))
+}
+
+/// As [`behind`], for a fixed number of outputs.
+fn all_behind<const N: usize>(
+    op: &'static str,
+    inputs: &[&Tensor],
+    outputs: [Tensor; N],
+    f: Arc<Function>,
+) -> [Tensor; N] {
+    let node = node(op, inputs, &outputs, f);
     let mut index = 0..;
     outputs.map(|t| t.placed(&node, index.next().unwrap_or_default()))
 }

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+#[cfg(feature = "json")]
 use serde_json::Value;
 use trefoil::{DType, GpuError};
 
@@ -70,6 +71,7 @@ pub fn of(key: &str) -> u64 {
 }
 
 /// Error unless all whole numbers in a value, which stands under `key` at `path`, are within their limits.
+#[cfg(feature = "json")]
 pub(crate) fn check_numbers(path: &str, key: &str, value: &Value) -> Result<()> {
     match value {
         Value::Number(n) => {
@@ -93,6 +95,7 @@ pub(crate) fn check_numbers(path: &str, key: &str, value: &Value) -> Result<()> 
 }
 
 /// Layers that a description makes: one for each object with a `type`, and `num_layers` or `num_block` for a stack.
+#[cfg(feature = "json")]
 fn layers(value: &Value) -> u64 {
     match value {
         Value::Array(all) => all.iter().map(layers).sum(),
@@ -106,6 +109,7 @@ fn layers(value: &Value) -> u64 {
 }
 
 /// Error unless the layers of a list at `path` are within the limits on their numbers and on how many they are.
+#[cfg(feature = "json")]
 pub(crate) fn check_layers(path: &str, list: &[Value]) -> Result<()> {
     let mut count = 0u64;
     for (i, json) in list.iter().enumerate() {

@@ -12,6 +12,7 @@ pub(crate) mod hooks;
 pub(crate) mod host_tensor;
 pub(crate) mod index_check;
 pub mod limits;
+#[cfg(feature = "json")]
 pub(crate) mod options;
 pub(crate) mod parametrize;
 pub(crate) mod readback;

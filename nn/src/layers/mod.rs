@@ -59,6 +59,7 @@ pub use self::attention::scores::{Attention, AttentionMasks};
 pub use self::attention::transformer::{TransformerConfig, TransformerDecoder, TransformerEncoder};
 pub use self::containers::checkpoint_plan::CheckpointPlan;
 pub use self::containers::checkpointed::Checkpointed;
+#[cfg(feature = "json")]
 pub(crate) use self::containers::lora::Adapters;
 pub use self::containers::lora::{Lora, LoraConfig};
 pub use self::containers::merge::{Add, Concatenate, Multiply};
@@ -123,6 +124,7 @@ pub use self::recurrent::bidirectional::{Bidirectional, Merge};
 pub use self::recurrent::cells::{GruCell, LstmCell, RecurrentCell};
 pub use self::recurrent::conv_lstm::ConvLstm;
 pub use self::recurrent::reservoir::{Reservoir, ReservoirWeights};
+#[cfg(feature = "json")]
 pub(crate) use self::recurrent::stack::RecurrentStack;
 pub use self::recurrent::stack::{Gru, Lstm, Recurrent, RecurrentLayer, RecurrentOutput};
 pub use self::regularization::dropout::Dropout;

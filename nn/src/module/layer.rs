@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::core::error::{Result, invalid};
+use crate::core::error::{NnError, Result, invalid};
 use crate::core::tensor::Tensor;
 use crate::module::param::Param;
 
@@ -126,8 +126,8 @@ pub trait Layer: Send + Sync + fmt::Debug {
     /// each.
     fn forward_all(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         match inputs {
-            [x] => Ok(vec![self.forward(x)?]),
-            _ => Err(invalid(self.kind(), "inputs", "1 tensor", format!("{} tensors", inputs.len()))),
+            [x] => self.forward(x).map(alone),
+            _ => Err(not_alone(self.kind(), inputs)),
         }
     }
 
@@ -147,7 +147,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
 
     /// Forgets what stateful layers carry from one call to the next: by default, what the parts that [`visit`](Layer::visit) shows carry.
     fn reset_state(&self) {
-        self.visit(&mut Visitor::shallow(&mut |_, _| {}, &mut |_, part| part.reset_state()));
+        reset_state_of(&|v| self.visit(v));
     }
 
     /// Why no gradient comes back through this layer itself (its parts speak for themselves), where that is so: an operation without
@@ -200,6 +200,21 @@ pub(crate) fn learning_rules(
 /// The name of a type without its path and its parameters.
 fn last_name(path: &'static str) -> &'static str {
     path.split('<').next().and_then(|p| p.rsplit("::").next()).unwrap_or("Layer")
+}
+
+/// The only output of a layer. Apart from the trait, as what follows: default methods are compiled for every layer.
+fn alone(y: Tensor) -> Vec<Tensor> {
+    vec![y]
+}
+
+#[cold]
+fn not_alone(kind: &'static str, inputs: &[Tensor]) -> NnError {
+    invalid(kind, "inputs", "1 tensor", format!("{} tensors", inputs.len()))
+}
+
+/// [`Layer::reset_state`] of whatever `visit` shows.
+fn reset_state_of(visit: &dyn Fn(&mut Visitor<'_>)) {
+    visit(&mut Visitor::shallow(&mut |_, _| {}, &mut |_, part| part.reset_state()));
 }
 
 /// [`Layer::set_training`] of whatever `visit` shows.

@@ -2,6 +2,7 @@
 
 pub(crate) mod capture;
 mod checkpoint;
+#[cfg(feature = "json")]
 pub mod config;
 pub mod data;
 pub mod losses;

@@ -1,9 +1,8 @@
 //! Convolution by its definition, in f64.
 
-use rayon::prelude::*;
-
 use super::cells;
 use crate::cpu::scratch::*;
+use crate::cpu::values::{Share, each_chunk};
 use crate::error::Result;
 use crate::ops::conv::ConvShape;
 
@@ -11,7 +10,7 @@ use crate::ops::conv::ConvShape;
 pub(super) fn forward64(s: &ConvShape, x: &[f64], w: &[f64]) -> Result<Vec<f64>> {
     let (plane, out, taps, cig) = (s.in_plane(), s.out_plane(), s.taps(), s.cig());
     let mut y = filled(s.n * s.co * out, 0.0)?;
-    y.par_chunks_mut(out.max(1)).enumerate().for_each(|(i, y)| {
+    each_chunk(&mut y, out.max(1), Share::ANY, &|i, y| {
         let (n, o) = (i / s.co, i % s.co);
         for c in 0..cig {
             let x = &x[(n * s.ci + o / s.cog() * cig + c) * plane..][..plane];
@@ -31,7 +30,7 @@ pub(super) fn forward64(s: &ConvShape, x: &[f64], w: &[f64]) -> Result<Vec<f64>>
 pub(super) fn input_grad64(s: &ConvShape, dy: &[f64], w: &[f64]) -> Result<Vec<f64>> {
     let (plane, out, taps, cig, cog) = (s.in_plane(), s.out_plane(), s.taps(), s.cig(), s.cog());
     let mut dx = filled(s.n * s.ci * plane, 0.0)?;
-    dx.par_chunks_mut(plane.max(1)).enumerate().for_each(|(i, dx)| {
+    each_chunk(&mut dx, plane.max(1), Share::ANY, &|i, dx| {
         let (n, c) = (i / s.ci, i % s.ci);
         for o in c / cig * cog..(c / cig + 1) * cog {
             let dy = &dy[(n * s.co + o) * out..][..out];
@@ -51,7 +50,7 @@ pub(super) fn input_grad64(s: &ConvShape, dy: &[f64], w: &[f64]) -> Result<Vec<f
 pub(super) fn weight_grad64(s: &ConvShape, x: &[f64], dy: &[f64]) -> Result<Vec<f64>> {
     let (plane, out, taps, cig) = (s.in_plane(), s.out_plane(), s.taps(), s.cig());
     let mut dw = filled(s.co * cig * taps, 0.0)?;
-    dw.par_chunks_mut(taps.max(1)).enumerate().for_each(|(i, dw)| {
+    each_chunk(&mut dw, taps.max(1), Share::ANY, &|i, dw| {
         let (o, c) = (i / cig, i % cig);
         for n in 0..s.n {
             let x = &x[(n * s.ci + o / s.cog() * cig + c) * plane..][..plane];

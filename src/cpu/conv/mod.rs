@@ -5,14 +5,12 @@ mod definition;
 pub(super) mod deformable;
 mod vectorized;
 
-use rayon::prelude::*;
-
 use self::definition::{forward64, input_grad64, weight_grad64};
 use crate::buffer::{GradMut, View};
 use crate::cpu::activation;
 use crate::cpu::rnn::round;
 use crate::cpu::scratch::*;
-use crate::cpu::values::CHUNK;
+use crate::cpu::values::{CHUNK, Share, collected, each_chunk};
 use crate::cpu::vector::with_narrow;
 use crate::cpu::{Kernels, gather_f64, store_f64, store_grad};
 use crate::error::Result;
@@ -134,7 +132,7 @@ fn finish(op: &'static str, act: Activation, mut y: Vec<f64>, io: &ConvIo<'_>) -
     let plane = shape[2..].iter().product::<usize>().max(1);
     let vector = |v: Option<View<'_>>| v.map(|v| gather_f64(op, v)).transpose();
     let (scale, bias, residual) = (vector(io.scale)?, vector(io.bias)?, vector(io.residual)?);
-    y.par_chunks_mut(plane).with_min_len((CHUNK / plane).max(1)).enumerate().for_each(|(i, y)| {
+    each_chunk(&mut y, plane, Share::at_least((CHUNK / plane).max(1)), &|i, y| {
         let c = i % shape[1];
         let (a, b) = (scale.as_ref().map_or(1.0, |s| s[c]), bias.as_ref().map_or(0.0, |b| b[c]));
         y.iter_mut().for_each(|y| *y = *y * a + b);
@@ -146,7 +144,9 @@ fn finish(op: &'static str, act: Activation, mut y: Vec<f64>, io: &ConvIo<'_>) -
         store_f64(op, z, &y)?;
     }
     if act != Activation::Identity {
-        y.par_iter_mut().for_each(|y| *y = activation::value(act, *y));
+        each_chunk(&mut y, CHUNK, Share::ANY, &|_, y| {
+            y.iter_mut().for_each(|y| *y = activation::value(act, *y))
+        });
     }
     store_f64(op, &io.y, &y)
 }
@@ -173,7 +173,7 @@ fn store_rounded(op: &'static str, g: &GradMut<'_>, mut data: Vec<f64>) -> Resul
 pub(in crate::cpu) fn channel_sums(v: &[f64], channels: usize, plane: usize) -> Result<Vec<f64>> {
     let planes: Vec<&[f64]> = v.chunks(plane.max(1)).try_vec()?;
     let sum = |c: usize| planes.iter().skip(c).step_by(channels).map(|p| p.iter().sum::<f64>()).sum();
-    (0..channels).into_par_iter().map(sum).try_vec()
+    collected(channels, 1, &sum)
 }
 
 impl Kernels {

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use crate::cpu::reduce::sum;
 use crate::cpu::scratch::*;
 use crate::cpu::sort::store_index;
+use crate::cpu::values::sort_positions;
 use crate::cpu::*;
 use crate::ops::distance::*;
 
@@ -70,11 +71,11 @@ impl SearchOps for Kernels {
         let (q, x) = (gather_f64(OP, queries)?, gather_f64(OP, points)?);
         let (mut scores, mut numbers) = (with_capacity(e.count * k)?, with_capacity(e.count * k)?);
         for i in 0..e.count {
-            let mut all =
-                (0..e.n).map(|j| (score(metric, row(&q, i, e.len), row(&x, j, e.len)), j)).try_vec()?;
-            all.sort_unstable_by(|&a, &b| order(metric, a, b));
-            scores.try_extend(all.iter().take(k).map(|a| a.0))?;
-            numbers.try_extend(all.iter().take(k).map(|a| a.1))?;
+            let of_all = (0..e.n).map(|j| score(metric, row(&q, i, e.len), row(&x, j, e.len))).try_vec()?;
+            let mut all: Vec<usize> = (0..e.n).try_vec()?;
+            sort_positions(&mut all, &|a, b| order(metric, (of_all[a], a), (of_all[b], b)));
+            scores.try_extend(all.iter().take(k).map(|&a| of_all[a]))?;
+            numbers.try_extend(all.iter().take(k).copied())?;
         }
         store_f64(OP, &y, &scores)?;
         store_index(OP, &index, &numbers)

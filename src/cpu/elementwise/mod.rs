@@ -482,11 +482,14 @@ fn store_summed(op: &'static str, grad: &GradMut<'_>, shape: &[usize], full: &[f
     store_grad(op, grad, &sums)
 }
 
-/// Converts one value; integers go through i64 so that no digit is lost.
-fn convert<T: HostElement, U: HostElement>(x: T, from: DType, to: DType) -> U {
+/// Gives elements from one on as f64.
+type Reader<'a> = Box<dyn Fn(usize, &mut [f64]) + Sync + 'a>;
+
+/// What one value becomes, before its rounding to `to`; integers go through i64 so that no digit is lost.
+fn widened_to<T: HostElement>(x: T, from: DType, to: DType) -> f64 {
     let as_i64 = |x: T| bytemuck::bytes_of(&x).try_into().map_or(0, i64::from_ne_bytes);
     match (from, to) {
-        (DType::I64, DType::F32) => U::from_f64(f64::from(as_i64(x) as f32)),
+        (DType::I64, DType::F32) => f64::from(as_i64(x) as f32),
         (DType::I64, DType::F16 | DType::Bf16) => {
             // f64 rounded to odd, so that the second rounding is right.
             let (i, y) = (as_i64(x), as_i64(x) as f64);
@@ -496,13 +499,13 @@ fn convert<T: HostElement, U: HostElement>(x: T, from: DType, to: DType) -> U {
                 s if y.to_bits() & 1 == 0 => s as i64,
                 _ => 0,
             };
-            U::from_f64(f64::from_bits(y.to_bits().wrapping_add_signed(step)))
+            f64::from_bits(y.to_bits().wrapping_add_signed(step))
         }
         (DType::I64 | DType::I32, DType::I32 | DType::U8) => {
             let i = if from == DType::I64 { as_i64(x) } else { x.to_f64() as i64 };
-            U::from_f64(if to == DType::I32 { f64::from(i as i32) } else { f64::from(i as u8) })
+            if to == DType::I32 { f64::from(i as i32) } else { f64::from(i as u8) }
         }
-        _ => U::from_f64(x.to_f64()),
+        _ => x.to_f64(),
     }
 }
 
@@ -637,9 +640,20 @@ impl ElementwiseOps for Kernels {
                 })
             }));
         }
-        with_dtype!(from, T => with_dtype!(to, U => {
+        // By way of f64, some elements at a time: types and not pairs of types are compiled.
+        let read: Reader<'_> = with_dtype!(from, T => {
             let x = Values::<T>::new("cast", x, &[y.block().id()])?;
-            change::<U>("cast", &y, |at, y| y.iter_mut().zip(&x[at..]).for_each(|(y, &x)| *y = convert(x, from, to)))
+            Box::new(move |at, room| {
+                room.iter_mut().zip(&x[at..]).for_each(|(r, &x)| *r = widened_to(x, from, to));
+            })
+        });
+        with_dtype!(to, U => change::<U>("cast", &y, |at, y| {
+            let mut room = [0.0; 64];
+            for (i, y) in y.chunks_mut(64).enumerate() {
+                let room = &mut room[..y.len()];
+                read(at + 64 * i, room);
+                y.iter_mut().zip(&*room).for_each(|(y, &x)| *y = U::from_f64(x));
+            }
         }))
     }
 }

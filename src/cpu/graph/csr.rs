@@ -3,6 +3,7 @@
 use crate::buffer::View;
 use crate::cpu::graph::{permuted, store_ids};
 use crate::cpu::scratch::*;
+use crate::cpu::values::sort_positions;
 use crate::cpu::{Kernels, gather};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -23,7 +24,8 @@ pub(in crate::cpu) fn counting_sort(keys: &[Option<usize>], groups: usize) -> Re
     (0..groups).for_each(|g| offsets[g + 1] += offsets[g]);
     let mut order: Vec<usize> = (0..keys.len()).try_vec()?;
     // The position makes equal keys keep their order; a stable sort would need memory.
-    order.sort_unstable_by_key(|&i| (keys[i].unwrap_or(usize::MAX), i));
+    let key = |i: usize| (keys[i].unwrap_or(usize::MAX), i);
+    sort_positions(&mut order, &|i, j| key(i).cmp(&key(j)));
     Ok((offsets, order))
 }
 
@@ -43,7 +45,8 @@ impl CsrOps for Kernels {
                 let by_row = self.entry_rows(OP, io.rows, n)?;
                 self.nodes(OP, c, i32::MAX as usize - 1)?;
                 let mut order: Vec<usize> = (0..n).try_vec()?;
-                order.sort_unstable_by_key(|&i| (by_row[i].unwrap_or(usize::MAX), given[i], i));
+                let key = |i: usize| (by_row[i].unwrap_or(usize::MAX), given[i], i);
+                sort_positions(&mut order, &|i, j| key(i).cmp(&key(j)));
                 (Vec::new(), order, given)
             }
             _ => {

@@ -2,11 +2,10 @@
 
 mod sampling;
 
-use rayon::prelude::*;
-
 use crate::buffer::View;
 use crate::cpu::loss::class_ids;
 use crate::cpu::scratch::*;
+use crate::cpu::values::{CHUNK, Share, collected, each_chunk};
 use crate::cpu::{Kernels, gather_f64, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::language_model::*;
@@ -121,22 +120,15 @@ impl LanguageModelOps for Kernels {
         let size = check_linear_cross_entropy(p, &io)?;
         let _timed = self.count("fused_linear_cross_entropy");
         let x = Linear::new(OP, p, size, [io.h, io.w, io.target], io.b)?;
-        let rows: Vec<(f64, f64)> = (0..size[0])
-            .into_par_iter()
-            .map(|row| {
-                let item = x.item(row)?;
-                Ok((item.loss(p.z_loss), item.lse))
-            })
-            .try_vec()?
-            .into_iter()
-            .try_vec_ok()?;
+        let one = |row: usize| x.item(row).map(|item| [item.loss(p.z_loss), item.lse]);
+        let rows: Vec<[f64; 2]> = collected(size[0], 1, &one)?.into_iter().try_vec_ok()?;
         if (0..size[0]).any(|row| x.counts(row).is_none()) {
             self.flag_index_error(OP);
         }
         if let Some(l) = &io.lse {
-            store_f64(OP, l, &rows.iter().map(|r| r.1).try_vec()?)?;
+            store_f64(OP, l, &rows.iter().map(|r| r[1]).try_vec()?)?;
         }
-        let items: Vec<f64> = rows.iter().map(|r| r.0).try_vec()?;
+        let items: Vec<f64> = rows.iter().map(|r| r[0]).try_vec()?;
         let count = (0..size[0]).filter(|&row| x.counts(row) == Some(true)).count();
         match p.reduction {
             Reduction::None => store_f64(OP, &io.loss, &items),
@@ -167,25 +159,23 @@ impl LanguageModelOps for Kernels {
         let (mut dh, mut dw, mut db) = (filled(n * d, 0.0)?, filled(v * d, 0.0)?, filled(v, 0.0)?);
         for first in (0..n).step_by(ROWS) {
             let rows = first..(first + ROWS).min(n);
-            let dz: Vec<Vec<f64>> = rows
-                .clone()
-                .into_par_iter()
-                .map(|row| {
-                    let g = upstream(row);
-                    // A row that does not count has no gradient, whatever comes from above.
-                    let counts = x.counts(row) == Some(true);
-                    x.item(row)?.grad(p)?.into_iter().map(|z| if counts { g * z } else { 0.0 }).try_vec()
-                })
-                .try_vec()?
-                .into_iter()
-                .try_vec_ok()?;
+            let one = |i: usize| -> Result<Vec<f64>> {
+                let (row, g) = (first + i, upstream(first + i));
+                // A row that does not count has no gradient, whatever comes from above.
+                let counts = x.counts(row) == Some(true);
+                x.item(row)?.grad(p)?.into_iter().map(|z| if counts { g * z } else { 0.0 }).try_vec()
+            };
+            let dz: Vec<Vec<f64>> = collected(rows.len(), 1, &one)?.into_iter().try_vec_ok()?;
             for (row, dz) in rows.clone().zip(&dz) {
                 dz.iter().enumerate().for_each(|(k, &z)| {
                     add(&mut dh[row * d..(row + 1) * d], z, &x.w[k * d..(k + 1) * d]);
                 });
             }
-            db.par_iter_mut().enumerate().for_each(|(k, b)| *b += dz.iter().map(|z| z[k]).sum::<f64>());
-            dw.par_chunks_mut(d.max(1)).enumerate().for_each(|(k, w)| {
+            each_chunk(&mut db, CHUNK, Share::ANY, &|part, db| {
+                let column = |k: usize| dz.iter().map(|z| z[part * CHUNK + k]).sum::<f64>();
+                db.iter_mut().enumerate().for_each(|(k, b)| *b += column(k));
+            });
+            each_chunk(&mut dw, d.max(1), Share::ANY, &|k, w| {
                 for (row, dz) in rows.clone().zip(&dz) {
                     add(w, dz[k], &x.h[row * d..(row + 1) * d]);
                 }

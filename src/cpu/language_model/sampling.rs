@@ -3,6 +3,7 @@
 use crate::buffer::{View, ViewMut};
 use crate::cpu::random::Words;
 use crate::cpu::scratch::*;
+use crate::cpu::values::sort_positions;
 use crate::cpu::{Kernels, gather, gather_f64, store, store_f64};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -26,7 +27,7 @@ fn kept(p: &LogitProcessors, l: &[f64]) -> Result<(Vec<bool>, Vec<f64>)> {
     let power = |&x: &f64| if x == top { 1.0 } else { ((x - top) / p.temperature).exp() };
     let powers: Vec<f64> = l.iter().map(power).try_vec()?;
     let mut order: Vec<usize> = (0..l.len()).try_vec()?;
-    order.sort_unstable_by(|&a, &b| l[b].total_cmp(&l[a]).then(a.cmp(&b)));
+    sort_positions(&mut order, &|a, b| l[b].total_cmp(&l[a]).then(a.cmp(&b)));
     let mut stay = filled(l.len(), 0u8)?;
     let k = if p.top_k == 0 { l.len() } else { p.top_k.min(l.len()) };
     let all: f64 = order[..k].iter().map(|&i| powers[i]).sum();

@@ -3,6 +3,7 @@
 use super::singular::singular;
 use super::{Dense, Stack, joined};
 use crate::cpu::scratch::*;
+use crate::cpu::values::sort_positions;
 use crate::cpu::*;
 use crate::ops::linalg::*;
 
@@ -140,7 +141,7 @@ fn eigen(mut a: Dense, upper: bool) -> Result<(Vec<f64>, Dense, bool)> {
         converged = !moved;
     }
     let mut order = (0..n).try_vec()?;
-    order.sort_unstable_by(|&i, &j| {
+    sort_positions(&mut order, &|i, j| {
         let (x, y) = (a[(i, i)], a[(j, j)]);
         x.partial_cmp(&y).unwrap_or_else(|| x.is_nan().cmp(&y.is_nan())).then(i.cmp(&j))
     });

@@ -3,6 +3,7 @@
 use super::Dense;
 use super::decomposition::{householder, rotation, turn};
 use crate::cpu::scratch::*;
+use crate::cpu::values::sort_positions;
 use crate::cpu::*;
 
 /// U diag(s) V^T.
@@ -37,7 +38,7 @@ pub(super) fn singular(mut a: Dense) -> Result<Factors> {
 
     let length = (0..a.cols).map(|c| dot(&a, c, c).sqrt()).try_vec()?;
     let mut order = (0..a.cols).try_vec()?;
-    order.sort_unstable_by(|&i, &j| length[j].total_cmp(&length[i]).then(i.cmp(&j)));
+    sort_positions(&mut order, &|i, j| f64::total_cmp(&length[j], &length[i]).then(i.cmp(&j)));
     let (mut u, mut vh) = (Dense::zeros(a.rows, a.cols)?, Dense::zeros(a.cols, a.cols)?);
     for (place, &from) in order.iter().enumerate() {
         let over = if length[from] == 0.0 { 1.0 } else { length[from] };

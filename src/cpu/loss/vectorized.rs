@@ -1,11 +1,9 @@
 //! Cross entropy of class ids in f32, a row of logits at a time.
 
-use rayon::prelude::*;
-
 use super::{class_ids, class_weights};
 use crate::buffer::View;
 use crate::cpu::scratch::*;
-use crate::cpu::values::CHUNK;
+use crate::cpu::values::{CHUNK, collected};
 use crate::cpu::vector::math::exp;
 use crate::cpu::vector::{self, fill, row, row_parts, simd_widest};
 use crate::cpu::{Kernels, gather_f64, store_f64};
@@ -71,8 +69,7 @@ impl Kernels {
             }
             [loss, lse]
         };
-        let rows = (0..xs.n).into_par_iter().with_min_len((CHUNK / c).max(1));
-        let both: Vec<[f64; 2]> = rows.map(one).try_vec()?;
+        let both: Vec<[f64; 2]> = collected(xs.n, (CHUNK / c).max(1), &one)?;
         drop(x);
         let den: f64 = t.of_row.iter().flatten().map(|k| t.weights[*k]).sum();
         let items: Vec<f64> = TryVec::try_vec(both.iter().map(|b| b[0]))?;

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use crate::cpu::graph::csr::signed_ids;
 use crate::cpu::graph::store_ids;
 use crate::cpu::scratch::*;
+use crate::cpu::values::sort_positions;
 use crate::cpu::{Kernels, gather_f64, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::mesh::*;
@@ -38,7 +39,7 @@ impl MeshPoolOps for Kernels {
         let scores: Vec<f64> = (0..n.elements).map(|e| dot(row(e), &w) / temperature).try_vec()?;
         let share = softmax(&scores)?;
         let mut order: Vec<usize> = (0..n.elements).try_vec()?;
-        order.sort_unstable_by(|&a, &b| falling(scores[a], scores[b]).then(a.cmp(&b)));
+        sort_positions(&mut order, &|a, b| falling(scores[a], scores[b]).then(a.cmp(&b)));
         order.truncate(n.kept);
         let mut y = with_capacity(n.kept * n.channels)?;
         for &e in &order {

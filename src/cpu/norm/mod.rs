@@ -5,8 +5,6 @@ mod vectorized;
 use std::iter::StepBy;
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use crate::cpu::activation::{from_output, gradient, value};
 use crate::cpu::reduce::sum;
 use crate::cpu::scratch::*;
@@ -99,14 +97,16 @@ impl Places {
             Places::Rows { cols, .. } => cols.max(1),
         };
         // Sums of blocks of rows, which are added in order.
-        let block = |(a, b): (&[f64], &[f64])| -> Result<Vec<f64>> {
+        let block = |i: usize| -> Result<Vec<f64>> {
+            let part = i * 64 * cols..a.len().min((i + 1) * 64 * cols);
+            let (a, b) = (&a[part.clone()], &b[part]);
             let mut sums = filled(cols, 0.0)?;
             for (a, b) in a.chunks(cols).zip(b.chunks(cols)) {
                 sums.iter_mut().zip(a.iter().zip(b)).for_each(|(s, (a, b))| *s += f(*a, *b));
             }
             Ok(sums)
         };
-        let blocks: Vec<_> = a.par_chunks(64 * cols).zip(b.par_chunks(64 * cols)).map(block).try_vec()?;
+        let blocks: Vec<_> = collected(a.len().div_ceil(64 * cols), 1, &block)?;
         let mut out = filled(self.params(), 0.0)?;
         for v in blocks {
             out.iter_mut().zip(v?).for_each(|(o, v)| *o += v);

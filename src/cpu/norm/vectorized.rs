@@ -1,11 +1,9 @@
 //! Normalization in f32. A run of elements shares a set and has one parameter, or, as a row, one per column; the channels of [n, c, 1] are columns,
 //! whose statistics are taken over rows too.
 
-use rayon::prelude::*;
-
 use super::{Affine, Forward, Grads, Moments, Places, Saved, from_result};
 use crate::cpu::scratch::*;
-use crate::cpu::values::{CHUNK, Values, collected};
+use crate::cpu::values::{CHUNK, Share, Values, collected, each_chunk};
 use crate::cpu::vector::activation::{activate, differentiate, differentiate_from_output};
 use crate::cpu::vector::{self, column_sums, fill, put, row, simd};
 use crate::cpu::{View, ViewMut, gather_f64, store_grad};
@@ -162,7 +160,7 @@ fn take_sum<'a>(
     };
     let mut all = vector::values(op, x, &[])?.try_to_vec()?;
     let more = vector::values(op, residual, &[])?;
-    all.par_chunks_mut(CHUNK).zip(more.par_chunks(CHUNK)).for_each(|(y, x)| vector::add(y, x));
+    each_chunk(&mut all, CHUNK, Share::ANY, &|i, y| vector::add(y, &more[i * CHUNK..][..y.len()]));
     drop(more);
     if let Some(sum) = sum {
         put(op, &sum.into(), &all)?;
@@ -266,8 +264,7 @@ impl Sums {
             let [a, b] = simd!([row::sum(d), row::sum_of(d, x, |d, x| d * (x - m))]);
             [a, b * f64::from(map.rstd[set])]
         };
-        let runs = (0..x.len() / map.len).into_par_iter().with_min_len((CHUNK / map.len).max(1));
-        let runs: Vec<[f64; 2]> = runs.map(one).try_vec()?;
+        let runs: Vec<[f64; 2]> = collected(x.len() / map.len, (CHUNK / map.len).max(1), &one)?;
         let param = |q: usize| at.of_run(q).1.unwrap_or(0);
         for (q, [d, dx]) in runs.iter().enumerate() {
             sums.beta[param(q)] += d;

@@ -55,16 +55,7 @@ pub(super) fn in_place(
 
 /// A step in f32 of f32 parameters and states; for the rules that [`vectorized`] serves.
 fn step_in_f32<G: Narrow>(op: &'static str, rule: &OptimRule, p: &ParamSlot<'_>, by: Factors) -> Result<()> {
-    macro_rules! parts {
-        ($states:literal) => {
-            each_part::<f32, G, f32, $states>(op, p, &|part, g| part.update_in_f32(g, rule, &by))
-        };
-    }
-    match rule.states().len() {
-        0 => parts!(0),
-        1 => parts!(1),
-        _ => parts!(2),
-    }
+    each_part::<f32, G, f32>(op, p, rule.states().len(), &|part, g| part.update_in_f32(g, rule, &by))
 }
 
 /// A step for parameters, gradients and states of these types.
@@ -74,29 +65,40 @@ fn step_of<W: HostElement, G: HostElement, S: HostElement>(
     p: &ParamSlot<'_>,
     by: Factors,
 ) -> Result<()> {
-    let Factors { lr, t, unscale, ratio_and_bias } = by;
-    // The rule as a literal of its variant: the choice among all rules is made here, not for each element.
-    macro_rules! elements {
-        ($states:literal, $rule:expr) => {
-            each_part::<W, G, S, $states>(op, p, &|part, g| {
-                part.update(g, |w, g, s| update(&$rule, w, unscale * g, s, lr, t, ratio_and_bias))
-            })
-        };
-    }
-    match *rule {
-        OptimRule::Sgd { wd } => elements!(0, OptimRule::Sgd { wd }),
-        OptimRule::Momentum { mu, damp, wd, nesterov } => {
-            elements!(1, OptimRule::Momentum { mu, damp, wd, nesterov })
+    let count = rule.states().len();
+    each_part::<W, G, S>(op, p, count, &|part, g| part.update(g, count, &|wide| wide.update(rule, &by)))
+}
+
+/// Elements of a part that are widened to f64 at a time: parameters, gradients and states.
+struct Wide {
+    w: [f64; WIDE],
+    g: [f64; WIDE],
+    states: [[f64; WIDE]; STATES],
+}
+
+impl Wide {
+    /// Updates all elements. Not generic: the rules are compiled for f64 alone, and not for every type of parameters and states.
+    fn update(&mut self, rule: &OptimRule, by: &Factors) {
+        // The rule as a literal of its variant: the choice among all rules is made here, not for each element.
+        match *rule {
+            OptimRule::Sgd { wd } => self.each(&OptimRule::Sgd { wd }, by),
+            OptimRule::Momentum { mu, damp, wd, nesterov } => {
+                self.each(&OptimRule::Momentum { mu, damp, wd, nesterov }, by)
+            }
+            OptimRule::Adam { b1, b2, eps, wd } => self.each(&OptimRule::Adam { b1, b2, eps, wd }, by),
+            OptimRule::AdamW { b1, b2, eps, wd } => self.each(&OptimRule::AdamW { b1, b2, eps, wd }, by),
+            rule => self.each(&rule, by),
         }
-        OptimRule::Adam { b1, b2, eps, wd } => elements!(2, OptimRule::Adam { b1, b2, eps, wd }),
-        OptimRule::AdamW { b1, b2, eps, wd } => elements!(2, OptimRule::AdamW { b1, b2, eps, wd }),
-        rule => match rule.states().len() {
-            0 => elements!(0, rule),
-            1 => elements!(1, rule),
-            2 => elements!(2, rule),
-            3 => elements!(3, rule),
-            _ => elements!(4, rule),
-        },
+    }
+
+    #[inline(always)]
+    fn each(&mut self, rule: &OptimRule, by: &Factors) {
+        for i in 0..WIDE {
+            let mut s = std::array::from_fn(|k| self.states[k][i]);
+            self.w[i] =
+                update(rule, self.w[i], by.unscale * self.g[i], &mut s, by.lr, by.t, by.ratio_and_bias);
+            (0..STATES).for_each(|k| self.states[k][i] = s[k]);
+        }
     }
 }
 
@@ -104,19 +106,20 @@ fn step_of<W: HostElement, G: HostElement, S: HostElement>(
 const WIDE: usize = 64;
 
 /// Updates a part by its gradient, of which it takes as many elements as the part has.
-type OfPart<'f, W, G, S, const N: usize> = dyn Fn(&mut Part<'_, W, S, N>, &[G]) + Sync + 'f;
+type OfPart<'f, W, G, S> = dyn Fn(&mut Part<'_, W, S>, &[G]) + Sync + 'f;
 
-/// Calls `f(part, gradient)` for the parts of a slot with N states. A reference, so that this is not compiled for every rule.
-fn each_part<W: HostElement, G: HostElement, S: HostElement, const N: usize>(
+/// Calls `f(part, gradient)` for the parts of a slot with so many states. A reference, so that this is not compiled for every rule.
+fn each_part<W: HostElement, G: HostElement, S: HostElement>(
     op: &'static str,
     p: &ParamSlot<'_>,
-    f: &OfPart<'_, W, G, S, N>,
+    count: usize,
+    f: &OfPart<'_, W, G, S>,
 ) -> Result<()> {
     let wrong = |v: &ViewMut<'_>| wrong_storage(op, v.dtype());
     let g = Values::<G>::new(op, p.g, &[])?;
     let mut guard = write(op, &p.w)?;
     let w = part_mut::<W>(&mut guard, &p.w).ok_or_else(|| wrong(&p.w))?;
-    let mut guards = p.state.iter().flatten().take(N).map(|v| Ok((write(op, v)?, v))).try_vec_ok()?;
+    let mut guards = p.state.iter().flatten().take(count).map(|v| Ok((write(op, v)?, v))).try_vec_ok()?;
     let mut states: Vec<&mut [S]> =
         guards.iter_mut().map(|(guard, v)| part_mut(guard, v).ok_or_else(|| wrong(v))).try_vec_ok()?;
     let mut copy_guard = p.copy.as_ref().map(|c| write(op, c)).transpose()?;
@@ -124,7 +127,7 @@ fn each_part<W: HostElement, G: HostElement, S: HostElement, const N: usize>(
         (Some(guard), Some(v)) => Some(Copy::of(guard, v).ok_or_else(|| wrong(v))?),
         _ => None,
     };
-    let parts = parts::<W, S, N>(w, &mut states, &mut copy)?;
+    let parts = parts::<W, S>(w, &mut states, &mut copy)?;
     // Each is locked once, by the thread that updates it.
     let parts: Vec<_> = parts.into_iter().map(Mutex::new).try_vec()?;
     each_index(parts.len(), &|i| {
@@ -178,53 +181,61 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// What one thread takes of a slot's tensors.
-struct Part<'a, W, S, const N: usize> {
+/// What one thread takes of a slot's tensors; states that the rule has not are empty.
+struct Part<'a, W, S> {
     w: &'a mut [W],
-    states: [&'a mut [S]; N],
+    states: [&'a mut [S]; STATES],
     copy: Option<Copy<'a>>,
 }
 
 /// The tensors in parts of [`CHUNK`] elements.
-fn parts<'a, W, S, const N: usize>(
+fn parts<'a, W, S>(
     w: &'a mut [W],
     states: &mut [&'a mut [S]],
     copy: &mut Option<Copy<'a>>,
-) -> Result<Vec<Part<'a, W, S, N>>> {
+) -> Result<Vec<Part<'a, W, S>>> {
     w.chunks_mut(CHUNK)
         .map(|w| {
             let n = w.len();
-            let states = std::array::from_fn(|i| states[i].split_off_mut(..n).unwrap_or_default());
+            let part = |i: usize| states.get_mut(i).and_then(|s| s.split_off_mut(..n)).unwrap_or_default();
+            let states = std::array::from_fn(part);
             Part { w, states, copy: copy.as_mut().map(|c| c.split_off(n)) }
         })
         .try_vec()
 }
 
-impl<W: HostElement, S: HostElement, const N: usize> Part<'_, W, S, N> {
-    fn update<G: HostElement>(&mut self, g: &[G], f: impl Fn(f64, f64, &mut [f64; STATES]) -> f64) {
+impl<W: HostElement, S: HostElement> Part<'_, W, S> {
+    /// Changes the part by `f`, in f64; `count` states are stored.
+    fn update<G: HostElement>(&mut self, g: &[G], count: usize, f: &dyn Fn(&mut Wide)) {
+        let mut wide = Wide { w: [0.0; WIDE], g: [0.0; WIDE], states: [[0.0; WIDE]; STATES] };
         for at in (0..self.w.len()).step_by(WIDE) {
-            let n = WIDE.min(self.w.len() - at);
-            let mut new = [0.0; WIDE];
-            for i in 0..n {
-                let mut s = [0.0; STATES];
-                (0..N).for_each(|k| s[k] = self.states[k][at + i].to_f64());
-                new[i] = f(self.w[at + i].to_f64(), g[at + i].to_f64(), &mut s);
-                (0..N).for_each(|k| self.states[k][at + i] = S::from_f64(s[k]));
+            let part = at..self.w.len().min(at + WIDE);
+            let w = &mut self.w[part.clone()];
+            wide.w.iter_mut().zip(&*w).for_each(|(to, x)| *to = x.to_f64());
+            wide.g.iter_mut().zip(&g[part.clone()]).for_each(|(to, x)| *to = x.to_f64());
+            for (to, s) in wide.states.iter_mut().zip(&self.states).take(count) {
+                to.iter_mut().zip(&s[part.clone()]).for_each(|(to, x)| *to = x.to_f64());
             }
-            self.w[at..at + n].iter_mut().zip(&new).for_each(|(w, &x)| *w = W::from_f64(x));
+            // As if they had not been there before.
+            wide.states[count..].iter_mut().for_each(|s| s.fill(0.0));
+            f(&mut wide);
+            w.iter_mut().zip(&wide.w).for_each(|(w, &x)| *w = W::from_f64(x));
+            for (from, s) in wide.states.iter().zip(&mut self.states).take(count) {
+                s[part.clone()].iter_mut().zip(from).for_each(|(s, &x)| *s = S::from_f64(x));
+            }
             if let Some(copy) = &mut self.copy {
-                copy.store(at, &new[..n]);
+                copy.store(at, &wide.w[..part.len()]);
             }
         }
     }
 }
 
-impl<const N: usize> Part<'_, f32, f32, N> {
+impl Part<'_, f32, f32> {
     fn update_in_f32<G: Narrow>(&mut self, g: &[G], rule: &OptimRule, by: &Factors) {
         for at in (0..self.w.len()).step_by(ROOM) {
             let part = at..self.w.len().min(at + ROOM);
             let mut room = [0.0; ROOM];
-            let states = self.states.each_mut().map(|s| &mut s[part.clone()]);
+            let states = self.states.each_mut().map(|s| s.get_mut(part.clone()).unwrap_or_default());
             let (w, g) = (&mut self.w[part.clone()], G::widened(&g[part], &mut room));
             vectorized::update(rule, by, w, g, states);
             if let Some(copy) = &mut self.copy {

@@ -5,7 +5,7 @@
 
 use crate::cpu::optimizer::step::Factors;
 use crate::cpu::vector::{simd, simd_widest};
-use crate::ops::optimizer::OptimRule;
+use crate::ops::optimizer::{OptimRule, STATES};
 
 /// Whether [`update`] has the rule.
 pub(super) fn serves(rule: &OptimRule) -> bool {
@@ -14,15 +14,8 @@ pub(super) fn serves(rule: &OptimRule) -> bool {
 }
 
 /// Updates a part of a parameter and its states from its gradient. A rule that is not [served](serves) changes nothing.
-pub(super) fn update<const N: usize>(
-    rule: &OptimRule,
-    by: &Factors,
-    w: &mut [f32],
-    g: &[f32],
-    states: [&mut [f32]; N],
-) {
-    let mut states = states.into_iter();
-    let (m, v) = (states.next().unwrap_or_default(), states.next().unwrap_or_default());
+pub(super) fn update(rule: &OptimRule, by: &Factors, w: &mut [f32], g: &[f32], states: [&mut [f32]; STATES]) {
+    let [m, v, ..] = states;
     let (lr, scale) = (by.lr as f32, by.unscale as f32);
     match *rule {
         OptimRule::Sgd { wd } => {

@@ -4,11 +4,11 @@ mod vectorized;
 
 use std::ops::Range;
 
-use rayon::prelude::*;
+use bytemuck::Pod;
 
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::scratch::*;
-use crate::cpu::values::CHUNK;
+use crate::cpu::values::{CHUNK, Share, each_chunk};
 use crate::cpu::vector::with_narrow;
 use crate::cpu::{Kernels, gather, gather_f64, store, store_f64, store_grad};
 use crate::error::Result;
@@ -76,9 +76,9 @@ impl Windows {
 }
 
 /// Calls `f` with each plane of a tensor, where there are any, and its number.
-fn each_plane<T: Send>(all: &mut [T], len: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+fn each_plane<T: Pod>(all: &mut [T], len: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     if let Some(few) = CHUNK.checked_div(len) {
-        all.par_chunks_mut(len).with_min_len(few.max(1)).enumerate().for_each(|(p, plane)| f(p, plane));
+        each_chunk(all, len, Share::at_least(few.max(1)), &f);
     }
 }
 

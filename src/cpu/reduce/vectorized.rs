@@ -1,9 +1,7 @@
 //! Sums and extremes along axes in f32.
 
-use rayon::prelude::*;
-
 use crate::cpu::scratch::*;
-use crate::cpu::values::CHUNK;
+use crate::cpu::values::{CHUNK, collected};
 use crate::cpu::vector::{column_sums, row, simd};
 use crate::error::Result;
 use crate::ops::reduce::{Axes, Reduce};
@@ -72,19 +70,17 @@ impl Plan {
             let runs = (0..reduced).map(|j| self.kind.of_run(&x[(first + j * kept) * cols..][..cols]));
             runs.fold(self.kind.start(), |a, b| self.kind.both(a, b))
         };
-        let results = (0..outer * kept).into_par_iter();
-        TryParVec::try_vec(results.with_min_len((CHUNK / (reduced * cols)).max(1)).map(one))
+        collected(outer * kept, (CHUNK / (reduced * cols)).max(1), &one)
     }
 
     /// Where the last axis is kept.
     fn columns(&self, x: &[f32]) -> Result<Vec<f64>> {
         let [outer, rows, cols, _] = self.sizes;
-        let one = |x: &[f32]| self.kind.of_columns(x, rows, cols);
+        let (part, one) = (rows * cols, |x: &[f32]| self.kind.of_columns(x, rows, cols));
         if outer == 1 {
             return one(x);
         }
-        let parts = x.par_chunks(rows * cols).with_min_len((CHUNK / (rows * cols)).max(1));
-        let parts: Vec<_> = TryParVec::try_vec(parts.map(one))?;
+        let parts = collected(x.len() / part, (CHUNK / part).max(1), &|i| one(&x[i * part..][..part]))?;
         let mut all = with_capacity(outer * cols)?;
         for part in parts {
             all.try_extend(part?)?;

@@ -4,6 +4,7 @@ pub(super) mod grid_sample;
 mod roi_align;
 
 use crate::cpu::scratch::*;
+use crate::cpu::values::sort_positions;
 use std::cmp::Ordering;
 
 use crate::buffer::{GradMut, View, ViewMut};
@@ -284,7 +285,7 @@ impl ResampleOps for Kernels {
         let groups = groups.map(numbers).transpose()?;
         let mut order: Vec<usize> = (0..n).try_vec()?;
         // NaN first, then by falling score, equals in their order.
-        order.sort_unstable_by(|&i, &j| {
+        sort_positions(&mut order, &|i, j| {
             let (a, b) = (scores[i], scores[j]);
             let by_score = b.is_nan().cmp(&a.is_nan()).then(b.partial_cmp(&a).unwrap_or(Ordering::Equal));
             by_score.then(i.cmp(&j))

@@ -1,10 +1,8 @@
 //! Softmax in f32, in place on rows of the result, or on [cols, inner] slabs where the axis is not the last.
 
-use rayon::prelude::*;
-
 use crate::buffer::{GradMut, View};
 use crate::cpu::scratch::*;
-use crate::cpu::values::CHUNK;
+use crate::cpu::values::{CHUNK, Share, each_chunk_in};
 use crate::cpu::vector::math::exp;
 use crate::cpu::vector::{self, fill, row, row_parts, simd_widest};
 use crate::error::Result;
@@ -112,8 +110,8 @@ impl Backward {
 
 /// Calls `f` with [cols, inner] slabs and the number of their first element.
 fn slabs(y: &mut [f32], slab: usize, f: impl Fn(usize, &mut [f32]) -> Result<()> + Sync) -> Result<()> {
-    let all = y.par_chunks_mut(slab).with_min_len((CHUNK / slab).max(1)).enumerate();
-    all.try_for_each(|(i, y)| f(i * slab, y))
+    let share = Share::at_least((CHUNK / slab).max(1));
+    each_chunk_in(y, slab, share, &|| Ok(()), &|(), i, y| f(i * slab, y))
 }
 
 pub(super) fn softmax(

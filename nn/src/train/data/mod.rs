@@ -59,6 +59,7 @@ use crate::core::limits;
 use crate::core::tensor::{Device, Tensor};
 
 /// Data that a network reads as a whole in every call, which items are parts of: the nodes of a graph, meshes.
+#[cfg_attr(not(feature = "json"), allow(dead_code, reason = "runs in JSON alone use it"))]
 pub(crate) trait FixedInputs: Debug + Send + Sync {
     /// The inputs by their names, on a device, floats in `dtype`.
     fn fixed_inputs(&self, device: &Device, dtype: DType) -> Result<Vec<(&'static str, Tensor)>>;
@@ -180,6 +181,7 @@ impl Dataset {
     }
 
     /// The same values as items of another shape. Errors: sizes that do not agree.
+    #[cfg(feature = "json")]
     pub(crate) fn reshaped(self, item: &[usize]) -> Result<Dataset> {
         Dataset::new(self.features, item, self.targets)
     }

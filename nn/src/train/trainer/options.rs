@@ -102,7 +102,7 @@ pub struct TrainOptions {
     /// Further files of the run folder, by name, with their texts: what the run was and what its data means. Not compared when a run is resumed;
     /// written anew then.
     pub files: BTreeMap<String, String>,
-    /// Whether to show progress on the terminal.
+    /// Whether to show progress on the terminal, where the feature `progress` is there.
     pub progress: bool,
 }
 

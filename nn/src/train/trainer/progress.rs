@@ -19,9 +19,15 @@ impl ProgressBar {
         ProgressBar { bar: bar.with_prefix(title) }
     }
 
-    /// No bar.
+    /// No bar, and a warning once where one is expected.
     #[cfg(not(feature = "progress"))]
-    pub(super) fn new(_visible: bool, _batches: usize, _title: String) -> Self {
+    pub(super) fn new(visible: bool, _batches: usize, _title: String) -> Self {
+        static WARNED: std::sync::Once = std::sync::Once::new();
+        if visible {
+            WARNED.call_once(|| {
+                log::warn!("there is no progress bar without the feature `progress` of trefoil-nn")
+            });
+        }
         ProgressBar {}
     }
 

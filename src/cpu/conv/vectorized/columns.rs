@@ -1,10 +1,9 @@
 //! Windows of images as columns of a matrix, and columns added back to images.
 
-use rayon::prelude::*;
-
 use super::{Block, Plan};
 use crate::cpu::conv::Run;
 use crate::cpu::matmul::{block_step, panel};
+use crate::cpu::values::{Share, each_chunk};
 use crate::cpu::vector::simd;
 
 /// Panels of a task.
@@ -45,10 +44,10 @@ impl Plan<'_> {
     pub(super) fn panels(&self, b: Block, group: usize, x: &[f32], to: &mut [f32], alone: bool) {
         let panels = if alone { PANELS } else { b.width().div_ceil(panel::<f32>()) };
         let (task, len) = (panels * panel::<f32>(), panels * block_step(panel::<f32>(), self.depth()));
-        let fill = |(i, to): (usize, &mut [f32])| simd!(self.some_panels(b, group, x, i * task, to));
+        let fill = |i: usize, to: &mut [f32]| simd!(self.some_panels(b, group, x, i * task, to));
         match alone {
-            true => to.par_chunks_mut(len).enumerate().for_each(fill),
-            false => fill((0, to)),
+            true => each_chunk(to, len, Share::ANY, &fill),
+            false => fill(0, to),
         }
     }
 
@@ -105,9 +104,8 @@ impl Plan<'_> {
     pub(super) fn fold(&self, b: Block, group: usize, col: &[f32], x: &mut [f32], alone: bool) {
         let (s, plane) = (self.s, self.s.in_plane());
         if alone && s.groups == 1 {
-            let planes = x.par_chunks_mut(plane).with_min_len(8).enumerate();
-            planes.for_each(|(i, x)| simd!(self.fold_plane(b, [i / s.ci, i % s.ci], col, x)));
-            return;
+            let one = |i: usize, x: &mut [f32]| simd!(self.fold_plane(b, [i / s.ci, i % s.ci], col, x));
+            return each_chunk(x, plane, Share::at_least(8), &one);
         }
         simd!({
             for (i, x) in x.chunks_mut(s.ci * plane).enumerate() {

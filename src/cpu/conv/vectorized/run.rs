@@ -1,12 +1,10 @@
 //! Operands of convolutions in f32, and what comes before and after the products.
 
-use rayon::prelude::*;
-
 use super::Plan;
 use crate::buffer::{View, ViewMut};
 use crate::cpu::conv::Step;
 use crate::cpu::scratch::*;
-use crate::cpu::values::{CHUNK, Values, change, change_all, operands};
+use crate::cpu::values::{CHUNK, Share, Values, change, change_all, collected, each_chunk, operands};
 use crate::cpu::vector::{Narrow, ROOM, activation, change_in_f32, put, simd, write_or_add};
 use crate::cpu::{Kernels, store_grad};
 use crate::dtype::DType;
@@ -34,7 +32,7 @@ fn channel_sums(x: &[f32], channels: usize, plane: usize) -> Result<Vec<f64>> {
         let mine = x.chunks(plane).skip(c).step_by(channels);
         simd!(mine.flat_map(|x| x.chunks(1024)).map(lane_sum).sum())
     };
-    (0..channels).into_par_iter().map(sum).try_vec()
+    collected(channels, 1, &sum)
 }
 
 /// The sum of a short slice, in several sums that vector instructions add at once.
@@ -131,7 +129,9 @@ impl Kernels {
                 true => activation::differentiate_from_output,
                 false => activation::differentiate,
             };
-            changed.par_chunks_mut(CHUNK).zip(saved.par_chunks(CHUNK)).for_each(|(d, s)| slope(act, d, s));
+            each_chunk(&mut changed, CHUNK, Share::ANY, &|i, d| {
+                slope(act, d, &saved[i * CHUNK..][..d.len()])
+            });
         }
         let dz = if changed.is_empty() { dy } else { &changed };
         if let Some(g) = &io.dresidual {

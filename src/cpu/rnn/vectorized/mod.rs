@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use crate::cpu::matmul::panels;
 use crate::cpu::rnn::row;
 use crate::cpu::scratch::*;
-use crate::cpu::values::{CHUNK, Values};
+use crate::cpu::values::{CHUNK, Share, Values, each_chunk};
 use crate::cpu::vector::product::{multiply, multiply_panels, packed, turned};
 use crate::cpu::vector::{self, Blocks, Narrow, Written, change_in_f32, simd};
 use crate::cpu::*;
@@ -74,7 +74,7 @@ impl Run<'_> {
         }
         let (x, width) = (Values::<T>::new(self.op, v, others)?, v.shape()[2]);
         let mut rows = filled(self.rows() * width, 0.0)?;
-        rows.par_chunks_mut(width).with_min_len((CHUNK / width).max(1)).enumerate().for_each(|(i, to)| {
+        each_chunk(&mut rows, width, Share::at_least((CHUNK / width).max(1)), &|i, to| {
             let from = &x[self.outer(i / self.s.batch, i % self.s.batch) * width..][..width];
             to.iter_mut().zip(from).for_each(|(to, x)| *to = x.widen());
         });
