@@ -27,6 +27,8 @@ const MATRIX_SIDE: usize = 64;
 const MATRIX_LOCAL: usize = 148_992;
 /// Most steps of a run there, whose chunks it counts in 32 bits.
 const MATRIX_STEPS: usize = i32::MAX as usize;
+/// Fewest steps for which it is taken: on an H200, thousands of heads of 16 steps ran slower than step by step, of 128 faster.
+const MATRIX_LEAST: usize = 64;
 /// Most runs of one sequence.
 const SPLITS: usize = 256;
 
@@ -257,6 +259,10 @@ impl Problem for StateProblem {
         }
         Ok(StatePlan { kernel, lanes, tiles, split, splits, blocks })
     }
+
+    fn prefers(&self, variant: usize, _caps: &Caps) -> bool {
+        variant != 2 || self.size.steps >= MATRIX_LEAST
+    }
 }
 
 /// A recurrence over `steps` of contiguous operands `[outer, steps, inner]`.
@@ -384,6 +390,9 @@ mod tests {
                 assert_eq!((plan.blocks, plan.tiles, plan.splits), (256, 2, 1));
                 assert_eq!(plan.grid(), Grid::BlocksWithLocal([256, 1, 1], 148_992));
                 assert_eq!(chosen(&p, &gpu()), "sequences");
+                let short = StateProblem { size: StateSizes { steps: 63, ..size }, ..p };
+                assert_eq!(chosen(&short, &caps), "sequences");
+                assert!(applicable(&short, &caps).contains(&"matrix_chunks"));
             }
             let p = StateProblem { rule, size, dtype: DType::F32, backward: false };
             let refused = |p: StateProblem, caps: &Caps, why: &str| {
