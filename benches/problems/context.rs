@@ -134,6 +134,11 @@ impl<'a> Context<'a> {
         self.random(dtype, n, Distribution::Uniform { lo: 0.5, hi: 1.5 })
     }
 
+    /// Values in [-1.5, -0.5): rates of states, which grow beyond all bounds with positive ones.
+    pub(crate) fn negative(&self, dtype: DType, n: usize) -> Result<Buffer> {
+        self.random(dtype, n, Distribution::Uniform { lo: -1.5, hi: -0.5 })
+    }
+
     /// i64 values in [0, below).
     pub(crate) fn ids(&self, n: usize, below: usize) -> Result<Buffer> {
         self.random(DType::I64, n, Distribution::Int { lo: 0, hi: below as i64 })

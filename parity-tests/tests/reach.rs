@@ -45,15 +45,21 @@ const ABSENT: &[&str] = &[
     "selective_scan:chunks",
     "selective_scan:linear_chunks",
     "selective_scan_bwd:linear_chunks",
+    // Those whose factors are per head alone, forward, are products of matrices.
+    "selective_scan:matrix_chunks",
+    "selective_scan_bwd:matrix_chunks",
     "gla_scan:chunks",
     "gla_scan:linear_chunks",
     "gla_scan_bwd:chunks",
+    "gla_scan_bwd:matrix_chunks",
     "gated_delta_scan:chunks",
     "gated_delta_scan:linear_chunks",
     "gated_delta_scan_bwd:chunks",
+    "gated_delta_scan_bwd:matrix_chunks",
     "ssd_scan:chunks",
     "ssd_scan:linear_chunks",
     "ssd_scan_bwd:chunks",
+    "ssd_scan_bwd:matrix_chunks",
     // A sort wants all elements, not the first few.
     "sort:select",
     // Adjoints alone can be columns of windows.

@@ -1,8 +1,8 @@
 //! Kernels of `kernels/common/state_space`.
 // Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
 
-use crate::spec::state_space::{LINEAR_RULES, SELECTIVE_RULE, STATE_RULES};
-use crate::spec::{FLOATS64, kernel_args, kernel_table};
+use crate::spec::state_space::{LINEAR_RULES, MATRIX_RULES, SELECTIVE_RULE, STATE_RULES};
+use crate::spec::{FLOATS, FLOATS64, kernel_args, kernel_table};
 
 kernel_args! {
     /// Arguments of `state_backward`.
@@ -62,6 +62,24 @@ kernel_args! {
         softplus: I32,
         wide: I32,
         accumulate: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `state_scan_matrix`.
+    StateScanMatrixArgs {
+        q: In("gk_t"),
+        k: In("gk_t"),
+        v: In("gk_t"),
+        gate: In("gk_t"),
+        second: In("gk_t"),
+        skip: In("gk_t"),
+        initial: In("gk_f"),
+        part: In("gk_f"),
+        y: Out("gk_t"),
+        state: Out("gk_f"),
+        size: Dims,
+        wide: I32,
     }
 }
 
@@ -210,6 +228,7 @@ kernel_table! {
     StateSpace;
     STATE_BACKWARD: StateBackwardArgs = "state_space/backward.c" "state_backward" [(FLOATS64, STATE_RULES)];
     STATE_BACKWARD_CHUNKS: StateBackwardChunksArgs = "state_space/chunk_backward.c" "state_backward_chunks" [(FLOATS64, SELECTIVE_RULE)];
+    STATE_SCAN_MATRIX: StateScanMatrixArgs = "state_space/chunk_matrix.c" "state_scan_matrix" [(FLOATS, MATRIX_RULES)];
     STATE_BACKWARD_LINEAR: StateBackwardLinearArgs = "state_space/linear_backward.c" "state_backward_linear" [(FLOATS64, LINEAR_RULES)];
     RECURRENCE_PARTIAL: RecurrencePartialArgs = "state_space/recurrence.c" "recurrence_partial" [(FLOATS64, &[])];
     RECURRENCE_SCAN: RecurrenceScanArgs = "state_space/recurrence.c" "recurrence_scan" [(FLOATS64, &[])];

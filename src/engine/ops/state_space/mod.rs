@@ -87,7 +87,8 @@ impl Engine {
             }
             _ => StateSizes { batch: 8, steps: 2048, heads: 16, rows: 64, width: 64, groups: 16 },
         };
-        self.explain_problem(op, &StateProblem { rule, size, backward: op.ends_with("_bwd") })
+        let dtype = DType::F32;
+        self.explain_problem(op, &StateProblem { rule, size, dtype, backward: op.ends_with("_bwd") })
     }
 
     /// Refuses operands of another device or stream.
@@ -158,26 +159,52 @@ impl Engine {
             };
         }
         let (n, dt) = (s.size, s.v.dtype());
-        let p = self.plan_with(s.op, &StateProblem { rule: s.rule, size: n, backward: false }, dt)?;
-        let part = self.state_parts(s, &p, None)?;
+        let problem = StateProblem { rule: s.rule, size: n, dtype: dt, backward: false };
+        let p = self.plan_with(s.op, &problem, dt)?;
+        let part = self.state_parts(s, &problem.runs(&p), None)?;
+        let part = part.as_ref().map(Buffer::view);
+        let (q, k, v) = (self.arg_in(&s.q), self.arg_in(&s.k), self.arg_in(&s.v));
+        let (gate, second) = (self.arg_in(&s.gate), self.arg_opt(s.second.as_ref()));
+        let (skip, z) = (self.arg_opt(s.skip.as_ref()), self.arg_opt(s.z.as_ref()));
+        let (initial, part) = (self.arg_opt(s.initial.as_ref()), self.arg_opt(part.as_ref()));
+        let (y_arg, state) = (self.arg_out(&y), self.arg_opt(last.as_ref()));
+        let (size, wide) = (size_arg(n, &p), wide_rows(s, [Some(&y.as_view())]));
+        if p.kernel == StateKernel::Matrix {
+            let args = StateScanMatrixArgs {
+                q,
+                k,
+                v,
+                gate,
+                second,
+                skip,
+                initial,
+                part,
+                y: y_arg,
+                state,
+                size,
+                wide,
+            };
+            return self.launch(&STATE_SCAN_MATRIX, dt, rule_name(s.rule), p.grid(), &args);
+        }
+        let (lanes, softplus) = (int(p.lanes), i32::from(s.softplus));
         let args = StateScanArgs {
-            q: self.arg_in(&s.q),
-            k: self.arg_in(&s.k),
-            v: self.arg_in(&s.v),
-            gate: self.arg_in(&s.gate),
-            second: self.arg_opt(s.second.as_ref()),
-            skip: self.arg_opt(s.skip.as_ref()),
-            z: self.arg_opt(s.z.as_ref()),
-            initial: self.arg_opt(s.initial.as_ref()),
-            part: self.arg_opt(part.as_ref().map(Buffer::view).as_ref()),
-            y: self.arg_out(&y),
-            state: self.arg_opt(last.as_ref()),
-            size: size_arg(n, &p),
-            lanes: int(p.lanes),
-            softplus: i32::from(s.softplus),
-            wide: wide_rows(s, [Some(&y.as_view())]),
+            q,
+            k,
+            v,
+            gate,
+            second,
+            skip,
+            z,
+            initial,
+            part,
+            y: y_arg,
+            state,
+            size,
+            lanes,
+            softplus,
+            wide,
         };
-        self.launch(&STATE_SCAN, dt, rule_name(s.rule), Grid::Blocks([p.blocks, 1, 1]), &args)
+        self.launch(&STATE_SCAN, dt, rule_name(s.rule), p.grid(), &args)
     }
 
     /// Memory for parts of a gradient, if it is asked for; one part of the gradient's type needs none.
@@ -227,7 +254,8 @@ impl Engine {
             return zeros.try_for_each(|g| ShapeOps::fill(self, 0.0, g.out));
         }
         let (n, dt) = (s.size, s.v.dtype());
-        let p = self.plan_with(s.op, &StateProblem { rule: s.rule, size: n, backward: true }, dt)?;
+        let problem = StateProblem { rule: s.rule, size: n, dtype: dt, backward: true };
+        let p = self.plan_with(s.op, &problem, dt)?;
         let (part, back) = (self.state_parts_back(s, &p, None)?, self.state_parts_back(s, &p, Some(&dy))?);
         let marks = self.scratch(dt.accumulator(), p.marks(dt))?;
         let (steps, runs) = (n.batch * n.steps, n.batch * p.splits);
@@ -295,12 +323,14 @@ impl Engine {
         args: StateBackwardArgs,
         wide: i32,
     ) -> Result<()> {
-        let (dt, rule, grid) = (s.v.dtype(), rule_name(s.rule), Grid::Blocks([p.blocks, 1, 1]));
+        let (dt, rule, grid) = (s.v.dtype(), rule_name(s.rule), p.grid());
         let StateBackwardArgs { q, k, v, gate, second, skip, z, dy, initial, part, back, marks, .. } = args;
         let StateBackwardArgs { dv, dz, dgate, pq, pk, pg, pb, pa, pd, size, softplus, accumulate, .. } =
             args;
         match p.kernel {
-            StateKernel::Scan | StateKernel::Steps => self.launch(&STATE_BACKWARD, dt, rule, grid, &args),
+            StateKernel::Scan | StateKernel::Matrix | StateKernel::Steps => {
+                self.launch(&STATE_BACKWARD, dt, rule, grid, &args)
+            }
             StateKernel::Chunks => {
                 let args = StateBackwardChunksArgs {
                     q,
@@ -372,7 +402,7 @@ impl Engine {
         p: &StatePlan,
         dy: Option<&View<'_>>,
     ) -> Result<Option<Buffer>> {
-        let blocks = StateProblem { rule: s.rule, size: s.size, backward: false }.runs(p);
+        let blocks = StateProblem { rule: s.rule, size: s.size, dtype: s.v.dtype(), backward: false }.runs(p);
         self.state_parts(s, &blocks, dy)
     }
 

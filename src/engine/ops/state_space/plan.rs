@@ -2,7 +2,7 @@
 
 use crate::device::Caps;
 use crate::dtype::DType;
-use crate::engine::launch::{LANES, pow2};
+use crate::engine::launch::{Grid, LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
 use crate::ops::state_space::{StateRule, StateSizes};
 
@@ -22,12 +22,20 @@ const LINEAR_ROWS: usize = 4;
 const LINEAR_LANES: usize = 8;
 const LINEAR_WIDTH: usize = 128;
 const LINEAR_SPAN: usize = 8;
+/// Rows and columns of a state per block of `chunk_matrix.c`, and its local memory in bytes (`GK_MC_SIDE`, `GK_MC_LOCAL`).
+const MATRIX_SIDE: usize = 64;
+const MATRIX_LOCAL: usize = 148_992;
+/// Most steps of a run there, whose chunks it counts in 32 bits.
+const MATRIX_STEPS: usize = i32::MAX as usize;
+/// Fewest steps for which it is taken: on an H200, thousands of heads of 16 steps ran slower than step by step, of 128 faster.
+const MATRIX_LEAST: usize = 64;
 /// Most runs of one sequence.
 const SPLITS: usize = 256;
 
 const SCAN: &str = "kernels/common/state_space/scan.c";
 const CHUNKS: &str = "kernels/common/state_space/chunk_backward.c";
 const LINEAR: &str = "kernels/common/state_space/linear_backward.c";
+const MATRIX: &str = "kernels/common/state_space/chunk_matrix.c";
 const RECURRENCE: &str = "kernels/common/state_space/recurrence.c";
 
 /// Blocks along the axis that every device has.
@@ -38,6 +46,7 @@ const MAX_BLOCKS: usize = i32::MAX as usize;
 pub(crate) struct StateProblem {
     pub(crate) rule: StateRule,
     pub(crate) size: StateSizes,
+    pub(crate) dtype: DType,
     pub(crate) backward: bool,
 }
 
@@ -52,6 +61,8 @@ pub(crate) enum StateKernel {
     Chunks,
     /// `linear_backward.c`.
     Linear,
+    /// `chunk_matrix.c`, forward on matrix cores.
+    Matrix,
 }
 
 /// How it runs.
@@ -75,7 +86,7 @@ impl StatePlan {
         // `GK_CHUNK_STEPS`.
         let chunk = if dtype == DType::F64 { 4 } else { 8 };
         let block = match self.kernel {
-            StateKernel::Scan => 0,
+            StateKernel::Scan | StateKernel::Matrix => 0,
             StateKernel::Steps => (self.split.div_ceil(CHUNK) + INNER_MARKS) * MARK,
             StateKernel::Chunks => self.split.div_ceil(chunk) * LANES * CHUNK_ROWS * 4,
             StateKernel::Linear => {
@@ -83,6 +94,14 @@ impl StatePlan {
             }
         };
         self.blocks * block
+    }
+
+    /// Blocks, and their local memory where they say how much.
+    pub(crate) fn grid(&self) -> Grid {
+        match self.kernel {
+            StateKernel::Matrix => Grid::BlocksWithLocal([self.blocks, 1, 1], MATRIX_LOCAL),
+            _ => Grid::Blocks([self.blocks, 1, 1]),
+        }
     }
 }
 
@@ -97,10 +116,10 @@ fn run_length(steps: usize, blocks: usize, fill: usize) -> Option<usize> {
     (splits > 1).then(|| steps.div_ceil(splits).next_multiple_of(CHUNK))
 }
 
-/// Whether a block has the local memory of gradients in chunks.
-fn refused_by_local_memory(caps: &Caps) -> Result<(), Reason> {
-    match (caps.shared_bytes as usize) < CHUNK_LOCAL {
-        true => Err(format!("it needs {CHUNK_LOCAL} bytes of local memory, of {}", caps.shared_bytes).into()),
+/// Whether a block has so many bytes of local memory.
+fn refused_by_local_memory(caps: &Caps, bytes: usize) -> Result<(), Reason> {
+    match (caps.shared_bytes as usize) < bytes {
+        true => Err(format!("it needs {bytes} bytes of local memory, of {}", caps.shared_bytes).into()),
         false => Ok(()),
     }
 }
@@ -118,6 +137,7 @@ impl StateProblem {
                 StateRule::GatedDelta => [8, 2, CHUNK_LANES],
                 _ => [4, 2, CHUNK_LANES],
             },
+            StateKernel::Matrix => return [LANES, self.size.rows.div_ceil(MATRIX_SIDE)],
         };
         let lanes = pow2(self.size.width.div_ceil(columns), LANES).max(least);
         [lanes, self.size.rows.div_ceil(LANES / lanes * rows)]
@@ -151,7 +171,24 @@ impl StateProblem {
                 Err(format!("{} states per channel are above 16", self.size.width).into())
             }
             () if !caps.lane_exchange => Err("threads of a warp cannot exchange values".into()),
-            () => refused_by_local_memory(caps),
+            () => refused_by_local_memory(caps, CHUNK_LOCAL),
+        }
+    }
+
+    /// Why `chunk_matrix.c` does not serve.
+    fn refused_by_matrix(&self, caps: &Caps) -> Result<(), Reason> {
+        match self.rule {
+            _ if self.backward => Err("gradients have other kernels".into()),
+            StateRule::Selective | StateRule::GlaPerKey => Err("factors of its steps are per head".into()),
+            _ if self.dtype == DType::F64 => Err("matrix cores have no products of f64 here".into()),
+            _ if !caps.ptx() => Err("the device has no matrix cores that the kernel uses".into()),
+            _ if self.size.width > MATRIX_SIDE => {
+                Err(format!("{} columns of a state are above {MATRIX_SIDE}", self.size.width).into())
+            }
+            _ if self.size.steps > MATRIX_STEPS => {
+                Err(format!("{} steps are above {MATRIX_STEPS}", self.size.steps).into())
+            }
+            _ => refused_by_local_memory(caps, MATRIX_LOCAL),
         }
     }
 
@@ -165,7 +202,7 @@ impl StateProblem {
             () if self.size.width > LINEAR_WIDTH => {
                 Err(format!("{} columns of a state are above {LINEAR_WIDTH}", self.size.width).into())
             }
-            () => refused_by_local_memory(caps),
+            () => refused_by_local_memory(caps, CHUNK_LOCAL),
         }
     }
 }
@@ -176,6 +213,7 @@ impl Problem for StateProblem {
     const VARIANTS: &'static [Variant] = &[
         Variant { name: "chunks", source: CHUNKS },
         Variant { name: "linear_chunks", source: LINEAR },
+        Variant { name: "matrix_chunks", source: MATRIX },
         Variant { name: "steps_split", source: SCAN },
         Variant { name: "sequences", source: SCAN },
     ];
@@ -185,6 +223,7 @@ impl Problem for StateProblem {
         let kernel = match variant {
             0 => StateKernel::Chunks,
             1 => StateKernel::Linear,
+            2 => StateKernel::Matrix,
             _ if self.backward => StateKernel::Steps,
             _ => StateKernel::Scan,
         };
@@ -200,10 +239,14 @@ impl Problem for StateProblem {
                 self.refused_by_linear(caps)?;
                 run.filter(|_| self.rule != StateRule::GatedDelta).unwrap_or(n.steps)
             }
-            2 if self.rule == StateRule::GatedDelta => {
+            2 => {
+                self.refused_by_matrix(caps)?;
+                run.filter(|_| self.rule != StateRule::GatedDelta).unwrap_or(n.steps)
+            }
+            3 if self.rule == StateRule::GatedDelta => {
                 return Err("a step of the delta rule is no factor per column".into());
             }
-            2 => run.ok_or_else(|| -> Reason {
+            3 => run.ok_or_else(|| -> Reason {
                 format!("{whole} blocks over {} steps keep the device busy whole", n.steps).into()
             })?,
             _ => n.steps,
@@ -215,6 +258,10 @@ impl Problem for StateProblem {
             return Err(format!("{blocks} blocks exceed the grid").into());
         }
         Ok(StatePlan { kernel, lanes, tiles, split, splits, blocks })
+    }
+
+    fn prefers(&self, variant: usize, _caps: &Caps) -> bool {
+        variant != 2 || self.size.steps >= MATRIX_LEAST
     }
 }
 
@@ -265,11 +312,12 @@ impl Problem for RecurrenceProblem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::MatrixCores;
     use crate::engine::geometry::tests::{applicable, chosen, gpu};
 
     fn selective(batch: usize, steps: usize, rows: usize, backward: bool) -> StateProblem {
         let size = StateSizes { batch, steps, heads: 1, rows, width: 16, groups: 1 };
-        StateProblem { rule: StateRule::Selective, size, backward }
+        StateProblem { rule: StateRule::Selective, size, dtype: DType::F32, backward }
     }
 
     #[test]
@@ -312,7 +360,7 @@ mod tests {
         let caps = Caps { shared_bytes: 48 << 10, ..gpu() };
         let size = StateSizes { batch: 8, steps: 2048, heads: 16, rows: 64, width: 64, groups: 16 };
         for rule in [StateRule::Gla, StateRule::GlaPerKey, StateRule::GatedDelta, StateRule::Ssd] {
-            let p = StateProblem { rule, size, backward: true };
+            let p = StateProblem { rule, size, dtype: DType::F32, backward: true };
             assert_eq!(chosen(&p, &caps), "linear_chunks");
             // A tile of 64 rows for each of 128 heads; 32 spans of 64 steps and 8 chunks of the last, 16 numbers for each thread.
             let plan = p.plan(1, &caps).unwrap();
@@ -331,10 +379,45 @@ mod tests {
     }
 
     #[test]
+    fn factors_per_head_take_matrix_cores_up_to_64_columns() {
+        let caps = Caps { matrix_cores: Some(MatrixCores::Ptx), shared_bytes: 227 << 10, ..gpu() };
+        let size = StateSizes { batch: 8, steps: 2048, heads: 16, rows: 65, width: 64, groups: 1 };
+        for rule in [StateRule::Gla, StateRule::GatedDelta, StateRule::Ssd] {
+            for dtype in [DType::F32, DType::F16, DType::Bf16] {
+                let p = StateProblem { rule, size, dtype, backward: false };
+                assert_eq!(chosen(&p, &caps), "matrix_chunks");
+                let plan = p.plan(2, &caps).unwrap();
+                assert_eq!((plan.blocks, plan.tiles, plan.splits), (256, 2, 1));
+                assert_eq!(plan.grid(), Grid::BlocksWithLocal([256, 1, 1], 148_992));
+                assert_eq!(chosen(&p, &gpu()), "sequences");
+                let short = StateProblem { size: StateSizes { steps: 63, ..size }, ..p };
+                assert_eq!(chosen(&short, &caps), "sequences");
+                assert!(applicable(&short, &caps).contains(&"matrix_chunks"));
+            }
+            let p = StateProblem { rule, size, dtype: DType::F32, backward: false };
+            let refused = |p: StateProblem, caps: &Caps, why: &str| {
+                assert!(p.plan(2, caps).is_err_and(|e| e.contains(why)), "{why}");
+            };
+            refused(p, &gpu(), "matrix cores");
+            refused(p, &Caps { shared_bytes: 99 << 10, ..caps.clone() }, "local memory");
+            refused(StateProblem { dtype: DType::F64, ..p }, &caps, "f64");
+            refused(StateProblem { backward: true, ..p }, &caps, "gradients");
+            refused(StateProblem { size: StateSizes { width: 65, ..size }, ..p }, &caps, "above 64");
+            refused(StateProblem { size: StateSizes { steps: 1 << 31, ..size }, ..p }, &caps, "steps");
+            let few = StateProblem { size: StateSizes { batch: 1, heads: 1, ..size }, ..p };
+            assert_eq!(few.plan(2, &caps).unwrap().splits > 1, rule != StateRule::GatedDelta);
+        }
+        for rule in [StateRule::Selective, StateRule::GlaPerKey] {
+            let p = StateProblem { rule, size, dtype: DType::F32, backward: false };
+            assert!(p.plan(2, &caps).is_err_and(|e| e.contains("per head")));
+        }
+    }
+
+    #[test]
     fn runs_cover_the_steps_and_none_is_empty() {
         for steps in [1, 63, 64, 127, 128, 130, 1000, 4096, 100_001] {
             for backward in [false, true] {
-                for variant in 0..4 {
+                for variant in 0..5 {
                     let Ok(p) = selective(2, steps, 100, backward).plan(variant, &gpu()) else { continue };
                     assert!(
                         p.split * p.splits >= steps && p.split * (p.splits - 1) < steps,
