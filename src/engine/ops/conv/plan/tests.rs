@@ -79,7 +79,7 @@ fn full_tiles_of_f32_are_six_products_in_bf16_unless_tf32_will_do() {
     let hopper = hopper();
     let cudnn = Library { variant: CUDNN, answer: Ok(()) };
     let p = ConvProblem { vendor: cudnn, ..conv(shape(64, [64, 64, 1], 56)) };
-    let parts = Ok(ConvPlan::Matrix(MatrixTile::Bf16x6));
+    let parts = Ok(ConvPlan::Matrix { tile: MatrixTile::Bf16x6, runs: [1, 0] });
     assert_eq!((chosen(&p, &hopper), p.plan(BF16X6, &hopper)), ("bf16x6", parts.clone()));
     assert_eq!(p.own(&hopper), Some(FASTER_ON_MATRIX_CORES));
     // 24 tiles of 64 rows and 128 columns in all: a run for each five or so multiprocessors.
