@@ -3,13 +3,14 @@
  *   y[n, c, i] = act(scale * sum over channels k and taps t, where (i + pad - t) / 2 is whole, of w[k, c, t] * x[n, k, (i + pad - t) / 2]
  *                    + bias + residual[n, c, i])
  *
- * Four outputs of a channel, two by two, read the same places of x: a thread has those of four neighbouring places, reads a row of x that all of them
- * need once, and multiplies it by a row of weights for the four, with zeros where an output has no tap. A block has a tile of such places; rows of x that
- * it needs lie in local memory, a channel at a time, the next one on its way. Sums in gk_f in the order of channels, then taps. Deterministic.
+ * Four outputs of a channel, two by two, read the same places of x: a thread has those of four neighbouring places, reads a row of x that all of
+ * them need once, and multiplies it by a row of weights for the four, with zeros where an output has no tap. A block has a tile of such places; what
+ * it needs of x lies in local memory, a channel at a time, the next one on its way. Sums in gk_f in the order of channels, then taps.
+ * Deterministic.
  * Reference: torch.nn.grad.conv2d_input, F.conv_transpose2d.
  *
  * img = {height, width, channels, `wide`: rows begin at multiples of four elements} of x, out = {height, width, channels, `wide`} of y,
- * tile = {quads and rows of a tile of places, tiles across and down, rows and columns of a window, rows and columns of it that lie ahead of the place}.
+ * tile = {quads and rows of a tile of places, tiles across and down, rows and columns of a window, rows and columns of it ahead of the place}.
  */
 #include "window_table.h"
 
@@ -23,7 +24,7 @@
 #define GK_FEW_ROOM GK_SLOTS(4 * GK_FEW_RUNS + 4 + GK_FEW_WEIGHTS)
 
 // Units: FLOATS
-/* wt [channels of x, rows of a window, 2 rows of y, columns of a window, kept channels of y, 2 columns of y] of w [channels of x, channels of y, taps].
+/* wt [channels of x, rows of a window, 2 rows of y, columns of a window, kept channels of y, 2 columns of y] of w [channels of x, of y, taps].
  * Launch: grid-stride over the n elements of wt. */
 GK_KERNEL(conv_few_weights)(GK_IN(gk_t, w), GK_OUT(gk_f, wt), gk_i64 n, int channels, int keep, GK_DIMS(tile), GK_DIMS(win), GK_DIMS(geo))
 {
@@ -39,7 +40,8 @@ GK_KERNEL(conv_few_weights)(GK_IN(gk_t, w), GK_OUT(gk_f, wt), gk_i64 n, int chan
     }
 }
 
-/* What a thread copies of a channel: two runs of four elements of x, at `from` in the channel's map (below 0 for none, `have` of them exist), to `to`. */
+/* What a thread copies of a channel: two runs of four elements of x, of which those from `begin` on and before `end` exist, at `from` in the channel's
+ * map, to `to`, which is below 0 for none. */
 typedef struct { int from[2], begin[2], end[2], to[2]; } gk_few_copies;
 
 GK_FN gk_few_copies gk_few_copies_of(gk_dims img, gk_dims tile, int h0, int w0)
@@ -93,19 +95,21 @@ GK_FN void gk_few_place(gk_few_next r, const gk_few_copies* a, int weights, GK_L
     if (4 * gk_lid() < weights) gk_slot_put4(room, 4 * (GK_FEW_RUNS + 1 + gk_lid()), r.w.v[0], r.w.v[1], r.w.v[2], r.w.v[3]);
 }
 
-/* Adds a channel's products. `rows` of the window, of which bit 2 a + ph of `taps` says whether row a has a tap for row ph of y. */
-GK_FN void gk_few_multiply(gk_f sums[2][8][4], GK_LOCAL_PTR const gk_slot* room, int at, int pitch, int rows, gk_u32 taps, const int keep,
-                           const int columns)
+/* Adds a channel's products. `rows` of the window, of which bit 2 a + ph of `taps` says whether row a has a tap for row ph of y; line: the thread's
+ * first run, pitch: slots of a row. Places of weights are constants beyond a pointer: to work them out takes as long as the products. */
+GK_FN void gk_few_multiply(gk_f sums[2][8][4], GK_LOCAL_PTR const gk_slot* line, GK_LOCAL_PTR const gk_slot* weights, int pitch, int rows,
+                           gk_u32 taps, const int keep, const int columns)
 {
-    GK_ROLLED for (int a = 0; a < rows; a++) {
-        gk_four x0 = gk_slot_get4(room, at + a * pitch), x1 = gk_slot_get4(room, at + a * pitch + 4);
+    GK_ROLLED for (int a = 0; a < rows; a++, line += pitch) {
+        gk_four x0 = gk_slot_get4(line, 0), x1 = gk_slot_get4(line, 4);
         gk_f x[8];
         GK_UNROLL for (int u = 0; u < 4; u++) { x[u] = x0.v[u]; x[u + 4] = x1.v[u]; }
         GK_UNROLL for (int ph = 0; ph < 2; ph++) {
-            int w0 = 4 * (GK_FEW_RUNS + 1) + (2 * a + ph) * 2 * keep * columns;
+            GK_LOCAL_PTR const gk_slot* from = weights;
+            weights += GK_SLOTS(2 * keep * columns);
             if ((taps >> (2 * a + ph) & 1) == 0) continue;
             GK_UNROLL for (int i = 0; i < 2 * keep * columns; i += 4) {
-                gk_four w = gk_slot_get4(room, w0 + i);
+                gk_four w = gk_slot_get4(from, i);
                 GK_UNROLL for (int e = 0; e < 4; e++) {
                     GK_UNROLL for (int u = 0; u < 4; u++)
                         sums[ph][(i + e) % (2 * keep)][u] = gk_fma(w.v[e], x[(i + e) / (2 * keep) + u], sums[ph][(i + e) % (2 * keep)][u]);
@@ -155,8 +159,8 @@ GK_FN void gk_few_tile(const gk_few* v, gk_u32 taps, const int keep, const int c
     int across = (int)v->tile.v[2], rest = gk_bid(0) / across, n = rest / (int)v->tile.v[3];
     int quads = (int)v->tile.v[0], high = (int)v->tile.v[1], rows = (int)v->tile.v[4], channels = (int)v->img.v[2], wide = (int)v->img.v[3];
     int h0 = (rest - n * (int)v->tile.v[3]) * high, w0 = gk_bid(0) % across * quads * 4, row = gk_lid() / quads, quad = gk_lid() - row * quads;
-    int exists = row < high, pitch = 4 * quads + 8, weights = rows * 4 * keep * columns;
-    int at = 4 + (exists ? row : 0) * pitch + 4 * quad;
+    int exists = row < high, pitch = GK_SLOTS(4 * quads + 8), weights = rows * 4 * keep * columns;
+    int at = GK_SLOTS(4) + (exists ? row : 0) * pitch + GK_SLOTS(4 * quad);
     gk_i64 plane = v->img.v[0] * v->img.v[1];
     GK_GLOBAL const gk_t* x = v->x + (gk_i64)n * channels * plane;
     GK_GLOBAL const gk_f* wt = v->wt;
@@ -167,11 +171,12 @@ GK_FN void gk_few_tile(const gk_few* v, gk_u32 taps, const int keep, const int c
     GK_BARRIER();
     for (int k = 0; k < channels; k++) {
         int more = k + 1 < channels;
+        GK_LOCAL_PTR const gk_slot* now = room + k % 2 * GK_FEW_ROOM;
         gk_few_next next;
         x += plane;
         wt += weights;
         if (more) next = gk_few_fetch(x, wt, &copies, weights, wide);
-        gk_few_multiply(sums, room + k % 2 * GK_FEW_ROOM, at, pitch, rows, taps, keep, columns);
+        gk_few_multiply(sums, now + at, now + GK_SLOTS(4 * GK_FEW_RUNS + 4), pitch, rows, taps, keep, columns);
         if (more) gk_few_place(next, &copies, weights, room + (k + 1) % 2 * GK_FEW_ROOM);
         GK_BARRIER();
     }

@@ -78,8 +78,8 @@ GK_FN void gk_conv_fetch(const gk_conv* v, const gk_windows* a, const gk_window*
     }
 }
 
-/* Results of a tile at row m0 and place q0, by runs of four places that lie in local memory meanwhile. `part`: number of the matrix of partial sums that
- * they go to, of out.v[7] places, below 0 where they are whole. */
+/* Results of a tile at row m0 and place q0, by runs of four places that lie in local memory meanwhile. `part`: number of the matrix of partial sums
+ * that they go to, of out.v[7] places, below 0 where they are whole. */
 GK_FN void gk_conv_finish(const gk_conv* v, const gk_windows* a, float (*sums)[4], int m0, int q0, int part, const int rows, const int back,
                           GK_LOCAL_PTR float* spill)
 {

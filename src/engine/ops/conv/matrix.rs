@@ -247,7 +247,24 @@ impl Engine {
 fn bf16x6(args: ConvMatrixArgs) -> ConvBf16x6Args {
     let ConvMatrixArgs { x, wt, scale, bias, residual, y, z, map, out, win, geo, .. } = args;
     let ConvMatrixArgs { back, wide, accumulate, act, q_act, .. } = args;
-    ConvBf16x6Args { x, wt, scale, bias, residual, y, z, map, out, win, geo, back, wide, accumulate, act, q_act }
+    ConvBf16x6Args {
+        x,
+        wt,
+        scale,
+        bias,
+        residual,
+        y,
+        z,
+        map,
+        out,
+        win,
+        geo,
+        back,
+        wide,
+        accumulate,
+        act,
+        q_act,
+    }
 }
 
 /// Taps and strides.

@@ -1,5 +1,5 @@
-//! Convolutions of small maps as smaller ones: without the taps that lie outside the map wherever the window stands (eight of nine, of 3 x 3 over a single
-//! place), and those whose window is the whole map as one tap of more channels, a matrix product.
+//! Convolutions of small maps as smaller ones: without the taps that lie outside the map wherever the window stands (eight of nine, of 3 x 3 over a
+//! single place), and those whose window is the whole map as one tap of more channels, a matrix product.
 
 use super::Gathered;
 use crate::buffer::{GradMut, View, ViewMut};
@@ -24,7 +24,8 @@ fn meets(s: &ConvShape, a: usize, t: usize) -> bool {
     let (at, stride) = (t.saturating_mul(s.dilation[a]), s.stride[a].max(1));
     // The first window in which it does not lie before the map.
     let window = s.pad[a].saturating_sub(at).div_ceil(stride);
-    window < s.output[a] && window.saturating_mul(stride).saturating_add(at) < s.input[a].saturating_add(s.pad[a])
+    window < s.output[a]
+        && window.saturating_mul(stride).saturating_add(at) < s.input[a].saturating_add(s.pad[a])
 }
 
 /// The taps of an axis that are kept, the first and the last; none where no tap counts.
@@ -169,7 +170,9 @@ mod tests {
         let r = Reduced::of(&s, true);
         assert_eq!((r.s.kernel, r.s.input, r.s.stride, r.s.ci, r.s.co), ([1; 3], [1; 3], [1; 3], 12, 5));
         // Every tap counts, with one window or another; two groups are no product.
-        for s in [shape(2, 3, [1, 1, 2]), shape(8, 3, [2, 1, 4]), ConvShape { n: 0, ..shape(1, 3, [1, 1, 1]) }] {
+        for s in
+            [shape(2, 3, [1, 1, 2]), shape(8, 3, [2, 1, 4]), ConvShape { n: 0, ..shape(1, 3, [1, 1, 1]) }]
+        {
             assert_eq!(Reduced::of(&s, true), Reduced { s, taps: None, flat: false });
         }
         assert!(!Reduced::of(&ConvShape { groups: 3, co: 6, ..shape(1, 3, [1, 1, 1]) }, true).flat);

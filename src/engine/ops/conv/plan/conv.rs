@@ -3,9 +3,9 @@
 use super::few::FewTile;
 use super::matrix::{Fold, ITEM, MatrixTile, SHARE_BESIDE_VENDOR, STAGE, Work};
 use super::{
-    AUTO, BF16X6, COLUMNS, COUNT, CUDNN, Depthwise, FASTER_ON_MATRIX_CORES, FEW, FEW_CHANNELS, FEW_ROWS, Library,
-    MATRIX, MIOPEN, NEAR, PARTS, POINTWISE, SPLIT_K, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128, Tile,
-    VARIANTS, pointwise, reach, units,
+    AUTO, BF16X6, COLUMNS, COUNT, CUDNN, Depthwise, FASTER_ON_MATRIX_CORES, FEW, FEW_CHANNELS, FEW_ROWS,
+    Library, MATRIX, MIOPEN, NEAR, PARTS, POINTWISE, SPLIT_K, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256,
+    TILE_128, Tile, VARIANTS, pointwise, reach, units,
 };
 use crate::device::Caps;
 use crate::dtype::DType;
@@ -146,7 +146,10 @@ impl ConvProblem<'_> {
     /// Tiles of few rows and many places where there are few rows.
     fn matrix(&self, caps: &Caps) -> ConvPlan {
         let narrow = self.channels().0 <= 64 && MatrixTile::Wide64.local(caps) <= caps.shared_bytes as usize;
-        ConvPlan::Matrix { tile: if narrow { MatrixTile::Wide64 } else { MatrixTile::Square128 }, runs: [1, 0] }
+        ConvPlan::Matrix {
+            tile: if narrow { MatrixTile::Wide64 } else { MatrixTile::Square128 },
+            runs: [1, 0],
+        }
     }
 
     /// Whether the kernels for matrix cores that have tiles of that kind take it.
@@ -201,7 +204,9 @@ impl ConvProblem<'_> {
             return self.parts_terms();
         }
         // A phase has every tap of an axis that is a multiple of this away from its first.
-        let step = |a: usize| (1..self.s.stride[a]).find(|u| (u * self.s.dilation[a]).is_multiple_of(self.s.stride[a]));
+        let step = |a: usize| {
+            (1..self.s.stride[a]).find(|u| (u * self.s.dilation[a]).is_multiple_of(self.s.stride[a]))
+        };
         let taps = (0..3).map(|a| self.s.kernel[a].div_ceil(step(a).unwrap_or(self.s.stride[a]).max(1)));
         taps.product::<usize>().saturating_mul(self.s.co.next_multiple_of(ITEM))
     }
@@ -211,7 +216,8 @@ impl ConvProblem<'_> {
         let phases = self.phases().iter().product::<usize>();
         let blocks = MatrixTile::Bf16x6.blocks([self.channels().0, self.columns()]).saturating_mul(phases);
         let stages = self.parts_terms_most().div_ceil(STAGE);
-        let most = (PARTS / self.channels().0.saturating_mul(self.columns()).saturating_mul(phases).max(1)).min(stages / LEAST);
+        let most = (PARTS / self.channels().0.saturating_mul(self.columns()).saturating_mul(phases).max(1))
+            .min(stages / LEAST);
         let runs = (units(caps) / blocks.max(1)).min(most);
         if runs < 2 {
             return [1, 0];

@@ -28,7 +28,11 @@ impl Span {
     fn of(taps: usize, pad: usize) -> Span {
         let ahead = pad.div_ceil(2);
         // The first is the least `a` for which the tap of f = 0 is below `taps`.
-        let count = if pad + 1 > taps { ahead + 1 - (pad + 1 - taps).div_ceil(2) } else { ahead + 1 + (taps - 1 - pad) / 2 };
+        let count = if pad + 1 > taps {
+            ahead + 1 - (pad + 1 - taps).div_ceil(2)
+        } else {
+            ahead + 1 + (taps - 1 - pad) / 2
+        };
         Span { count, ahead }
     }
 
@@ -53,7 +57,7 @@ pub(crate) struct FewTile {
 
 impl FewTile {
     /// Of the tilings whose x fits into local memory that of the fewest blocks. `wide` has the columns that the kernel is written for.
-    fn of(s: &ConvShape) -> Option<FewTile> {
+    pub(super) fn of(s: &ConvShape) -> Option<FewTile> {
         let [_, high, wide] = s.input;
         let keep = s.ci.max(3);
         let (high, quads, rows) = (Span::of(s.kernel[1], s.pad[1]), wide.div_ceil(8), high.div_ceil(2));
@@ -69,7 +73,15 @@ impl FewTile {
             let quads = quads.div_ceil(across);
             let room = (RUNS / (quads + 2)).checked_sub(high.count - 1)?;
             let rows_of = room.min(BLOCK as usize / quads).min(rows);
-            (rows_of > 0).then(|| FewTile { quads, rows: rows_of, across, down: rows.div_ceil(rows_of), high, wide, keep })
+            (rows_of > 0).then(|| FewTile {
+                quads,
+                rows: rows_of,
+                across,
+                down: rows.div_ceil(rows_of),
+                high,
+                wide,
+                keep,
+            })
         });
         tilings.min_by_key(|t| t.across * t.down)
     }
@@ -97,7 +109,9 @@ impl ConvProblem<'_> {
                 Err(format!("it is not written for {}", self.dtype).into())
             }
             () if s.groups > 1 => Err("it has groups".into()),
-            () if !flat || s.stride[1..] != [2, 2] => Err("its strides are not two by two across an image".into()),
+            () if !flat || s.stride[1..] != [2, 2] => {
+                Err("its strides are not two by two across an image".into())
+            }
             () if s.dilation[1..] != [1, 1] => Err("it is dilated".into()),
             () if s.ci > CHANNELS => Err(format!("it has more than {CHANNELS} channels").into()),
             () if [s.ci, s.co, s.n, s.in_plane(), s.out_plane()].contains(&0) => Err("an extent is 0".into()),

@@ -2,9 +2,9 @@
 
 use super::matrix::{Fold, ITEM, MatrixTile, SHARE_BESIDE_VENDOR, STAGE, Work};
 use super::{
-    AUTO, BF16X6, COLUMNS, COUNT, CUDNN, Depthwise, FASTER_ON_MATRIX_CORES, FEW, FEW_CHANNELS, Library, MATRIX,
-    MIOPEN, NEAR, PARTS, POINTWISE, SPLIT_K, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128,
-    VARIANTS, pointwise, reach, units,
+    AUTO, BF16X6, COLUMNS, COUNT, CUDNN, Depthwise, FASTER_ON_MATRIX_CORES, FEW, FEW_CHANNELS, Library,
+    MATRIX, MIOPEN, NEAR, PARTS, POINTWISE, SPLIT_K, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256,
+    TILE_128, VARIANTS, pointwise, reach, units,
 };
 use crate::device::Caps;
 use crate::dtype::DType;
@@ -152,8 +152,8 @@ impl WeightProblem<'_> {
         }
     }
 
-    /// Whether all runs of six products in bf16 are short and run at once: a vendor's library adds such sums up without runs. On an H200 the gradient of
-    /// one tap over 128 x 64 channels and 4,096 places took it 140 microseconds.
+    /// Whether all runs of six products in bf16 are short and run at once: a vendor's library adds such sums up without runs. On an H200 the gradient
+    /// of one tap over 128 x 64 channels and 4,096 places took it 140 microseconds.
     fn short(&self, caps: &Caps) -> bool {
         let (tile, [splits, per]) = (MatrixTile::Bf16x6, self.matrix_parts(caps));
         let blocks = tile.blocks(self.matrix_size(tile)).saturating_mul(splits);
