@@ -40,8 +40,8 @@ GK_KERNEL(conv_few_weights)(GK_IN(gk_t, w), GK_OUT(gk_f, wt), gk_i64 n, int chan
     }
 }
 
-/* What a thread copies of a channel: two runs of four elements of x, of which those from `begin` on and before `end` exist, at `from` in the channel's
- * map, to `to`, which is below 0 for none. */
+/* What a thread copies of a channel: two runs of four elements of x, of which those from `begin` on and before `end` exist, at `from` in the
+ * channel's map, to `to`, which is below 0 for none. */
 typedef struct { int from[2], begin[2], end[2], to[2]; } gk_few_copies;
 
 GK_FN gk_few_copies gk_few_copies_of(gk_dims img, gk_dims tile, int h0, int w0)

@@ -121,8 +121,8 @@ GK_FN void gk_conv_finish(const gk_conv* v, const gk_windows* a, float (*sums)[4
 GK_FN void gk_conv_tile(const gk_conv* v, const int back, const int rows, GK_LOCAL_PTR gk_raw16* tiles)
 {
     const int places = GK_CONV_PLACES(rows), chunks = GK_CONV_PARTS * (rows + places) * 8, ahead = GK_CONV_STAGES(rows) - 1;
-    int number = (int)(gk_bid(0) / v->out.v[4]), part = number / (int)v->out.v[5], m0 = (int)(gk_bid(0) % v->out.v[4]) * rows, q0 = number % (int)v->out.v[5] * places;
-    int have = (int)v->out.v[3] - m0;
+    int number = (int)(gk_bid(0) / v->out.v[4]), part = number / (int)v->out.v[5], q0 = number % (int)v->out.v[5] * places;
+    int m0 = (int)(gk_bid(0) % v->out.v[4]) * rows, have = (int)v->out.v[3] - m0;
     int phases = back ? (int)(v->win.v[3] * v->win.v[4] * v->win.v[5]) : 1, run = part / phases, per = (int)v->out.v[6];
     gk_windows a = gk_windows_of(part - run * phases, v->out, v->win, v->geo, back);
     int channels = (int)v->map.v[3];

@@ -47,8 +47,8 @@ impl Reduced {
             let first = [d[0], h[0], w[0]];
             r.s.kernel = [d[1] + 1 - d[0], h[1] + 1 - h[0], w[1] + 1 - w[0]];
             r.taps = (r.s.kernel != s.kernel).then_some([first, r.s.kernel]);
-            for a in 0..3 {
-                r.s.pad[a] -= first[a] * s.dilation[a];
+            for (a, first) in first.into_iter().enumerate() {
+                r.s.pad[a] -= first * s.dilation[a];
             }
         }
         let t = &r.s;
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn reduced_windows_meet_the_same_places() {
         for (side, kernel, stride, pad, dilation) in
-            (0..2000).map(|i| (1 + i % 4, 1 + i / 4 % 5, 1 + i / 20 % 4, i / 80 % 5, 1 + i / 400 % 5))
+            (0..2000usize).map(|i| (1 + i % 4, 1 + i / 4 % 5, 1 + i / 20 % 4, i / 80 % 5, 1 + i / 400 % 5))
         {
             let Some(room) = (side + 2 * pad).checked_sub(dilation * (kernel - 1) + 1) else { continue };
             let mut s = shape(side, kernel, [stride, pad, room / stride + 1]);
