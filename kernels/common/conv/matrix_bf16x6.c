@@ -178,7 +178,8 @@ GK_KERNEL(conv_parts_weights)(GK_IN(float, w), GK_OUT(gk_t, wt), gk_i64 n, int r
     }
 }
 
-/* Launch: as conv_matrix64, in tiles of 128 places. */
+/* out.v[6] = stages of a run, or 0: then y is partial sums [runs, phases, rows, out.v[7] places of the largest phase in all images] (conv_split).
+ * Launch: as conv_matrix64, in tiles of 128 places, x runs. */
 GK_KERNEL(conv_bf16x6)(GK_IN(gk_t, x), GK_IN(gk_t, wt), GK_IN(float, scale), GK_IN(float, bias), GK_IN(float, residual), GK_OUT(float, y), GK_OUT(float, z),
                        GK_DIMS(map), GK_DIMS(out), GK_DIMS(win), GK_DIMS(geo), int back, int wide, int accumulate, int act, gk_f q_act)
 {

@@ -78,12 +78,14 @@ GK_FN void gk_conv_fetch(const gk_conv* v, const gk_windows* a, const gk_window*
     }
 }
 
-/* Results of a tile at row m0 and place q0, by runs of four places that lie in local memory meanwhile. */
-GK_FN void gk_conv_finish(const gk_conv* v, const gk_windows* a, float (*sums)[4], int m0, int q0, const int rows, const int back,
+/* Results of a tile at row m0 and place q0, by runs of four places that lie in local memory meanwhile. `part`: number of the matrix of partial sums
+ * that they go to, of out.v[7] places, below 0 where they are whole. */
+GK_FN void gk_conv_finish(const gk_conv* v, const gk_windows* a, float (*sums)[4], int m0, int q0, int part, const int rows, const int back,
                           GK_LOCAL_PTR float* spill)
 {
     int count = a->places * (int)v->map.v[4], row0 = gk_lid() / 32 * 16, apart = back && (v->win.v[3] > 1 || v->win.v[4] > 1 || v->win.v[5] > 1);
     gk_i64 plane = v->out.v[0] * v->out.v[1] * v->out.v[2];
+    if (part >= 0) plane = v->out.v[7];
     GK_UNROLL for (int first = 0; first < 128; first += GK_CONV_SPILL) {
         GK_BARRIER();
         GK_UNROLL for (int j = 0; j < GK_CONV_SPILL / 8; j++) {
@@ -100,6 +102,7 @@ GK_FN void gk_conv_finish(const gk_conv* v, const gk_windows* a, float (*sums)[4
                 int d = a->d.phase + p.d * (int)v->win.v[3], h = a->h.phase + p.h * (int)v->win.v[4], w = a->w.phase + p.w * (int)v->win.v[5];
                 if (!apart) { d = p.d; h = p.h; w = p.w; }
                 to[u] = (p.n * v->out.v[3] + m) * plane + ((gk_i64)d * v->out.v[1] + h) * v->out.v[2] + w;
+                if (part >= 0) to[u] = (part * v->out.v[3] + m) * plane + q + u;
                 gk_place_on(&p, 1, a);
             }
             if (left <= 0) continue;
@@ -114,22 +117,24 @@ GK_FN void gk_conv_finish(const gk_conv* v, const gk_windows* a, float (*sums)[4
     }
 }
 
-/* A tile of `rows` rows and GK_CONV_PLACES(rows) places. */
+/* A tile of `rows` rows and GK_CONV_PLACES(rows) places: all stages, or a run of out.v[6] of them. */
 GK_FN void gk_conv_tile(const gk_conv* v, const int back, const int rows, GK_LOCAL_PTR gk_raw16* tiles)
 {
     const int places = GK_CONV_PLACES(rows), chunks = GK_CONV_PARTS * (rows + places) * 8, ahead = GK_CONV_STAGES(rows) - 1;
-    int number = (int)(gk_bid(0) / v->out.v[4]), m0 = (int)(gk_bid(0) % v->out.v[4]) * rows, q0 = number % (int)v->out.v[5] * places;
-    int have = (int)v->out.v[3] - m0;
-    gk_windows a = gk_windows_of(number / (int)v->out.v[5], v->out, v->win, v->geo, back);
+    int number = (int)(gk_bid(0) / v->out.v[4]), part = number / (int)v->out.v[5], q0 = number % (int)v->out.v[5] * places;
+    int m0 = (int)(gk_bid(0) % v->out.v[4]) * rows, have = (int)v->out.v[3] - m0;
+    int phases = back ? (int)(v->win.v[3] * v->win.v[4] * v->win.v[5]) : 1, run = part / phases, per = (int)v->out.v[6];
+    gk_windows a = gk_windows_of(part - run * phases, v->out, v->win, v->geo, back);
     int channels = (int)v->map.v[3];
     gk_walk t = {0, 0, 0, 0, 0};
     /* Behind the last place there is nothing to do. */
     int terms = q0 < a.places * (int)v->map.v[4] ? a.taps * channels : 0, stages = (terms + GK_CONV_TERMS - 1) / GK_CONV_TERMS;
+    if (per > 0) stages = stages - run * per < per ? stages - run * per : per;
     gk_sums sums;
     gk_window at[8];
     GK_UNROLL for (int i = 0; i < places / 32; i++) at[i] = gk_window_at(gk_place_of(q0 + gk_lid() / 8 + 32 * i, &a), &a, v->map);
     gk_conv_clear(&sums);
-    gk_walk_on(&t, gk_lid() % 8 * GK_PER_CHUNK, &a, channels);
+    gk_walk_on(&t, run * per * GK_CONV_TERMS + gk_lid() % 8 * GK_PER_CHUNK, &a, channels);
     for (int n = -ahead; n < stages; n++) {
         int next = n + ahead;
         if (n >= 0) {
@@ -146,7 +151,7 @@ GK_FN void gk_conv_tile(const gk_conv* v, const int back, const int rows, GK_LOC
     }
     GK_MM_WAIT(0);
     gk_conv_join(&sums, (GK_LOCAL_PTR float*)tiles);
-    gk_conv_finish(v, &a, sums.c, m0, q0, rows, back, (GK_LOCAL_PTR float*)tiles);
+    gk_conv_finish(v, &a, sums.c, m0, q0, per > 0 ? part : -1, rows, back, (GK_LOCAL_PTR float*)tiles);
 }
 
 /* ---- weight gradient --------------------------------------------------------------------------------------------------------------------- */

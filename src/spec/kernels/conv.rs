@@ -4,6 +4,40 @@
 use crate::spec::{BF16, FLOATS, FLOATS64, HALVES, kernel_args, kernel_table};
 
 kernel_args! {
+    /// Arguments of `conv_few_weights`.
+    ConvFewWeightsArgs {
+        w: In("gk_t"),
+        wt: Out("gk_f"),
+        n: I64,
+        channels: I32,
+        keep: I32,
+        tile: Dims,
+        win: Dims,
+        geo: Dims,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `conv_few`.
+    ConvFewArgs {
+        x: In("gk_t"),
+        wt: In("gk_f"),
+        scale: In("gk_t"),
+        bias: In("gk_t"),
+        residual: In("gk_t"),
+        y: Out("gk_t"),
+        z: Out("gk_t"),
+        img: Dims,
+        out: Dims,
+        tile: Dims,
+        accumulate: I32,
+        act: I32,
+        q_act: Real,
+        taps: U32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `causal_conv`.
     CausalConvArgs {
         x: In("gk_t"),
@@ -487,6 +521,8 @@ kernel_args! {
 
 kernel_table! {
     Conv;
+    CONV_FEW_WEIGHTS: ConvFewWeightsArgs = "conv/adjoint_few.c" "conv_few_weights" [(FLOATS, &[])];
+    CONV_FEW: ConvFewArgs = "conv/adjoint_few.c" "conv_few" [(FLOATS, &[])];
     CAUSAL_CONV: CausalConvArgs = "conv/causal.c" "causal_conv" [(FLOATS64, &[])];
     CAUSAL_STATE: CausalStateArgs = "conv/causal.c" "causal_state" [(FLOATS64, &[])];
     CAUSAL_SLOPE: CausalSlopeArgs = "conv/causal.c" "causal_slope" [(FLOATS64, &[])];

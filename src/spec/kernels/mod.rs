@@ -93,6 +93,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/attention/rule.h",
     "common/attention/scores.c",
     "common/attention/tile.h",
+    "common/conv/adjoint_few.c",
     "common/conv/causal.c",
     "common/conv/columns.c",
     "common/conv/conv.c",

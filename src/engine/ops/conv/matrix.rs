@@ -97,8 +97,13 @@ impl Engine {
         Ok(wt)
     }
 
-    /// A convolution or its adjoint.
-    pub(super) fn conv_matrix(&self, q: &Gathered<'_>, tile: MatrixTile) -> Result<()> {
+    /// A convolution or its adjoint; sums in `runs` runs of `per` stages, or whole ([1, 0]).
+    pub(super) fn conv_matrix(
+        &self,
+        q: &Gathered<'_>,
+        tile: MatrixTile,
+        [runs, per]: [usize; 2],
+    ) -> Result<()> {
         let (p, s, dtype) = (&q.p, &q.p.s, q.p.dtype);
         let ((m, r), (from, to)) = (p.channels(), p.maps());
         let parts = tile == MatrixTile::Bf16x6;
@@ -124,7 +129,7 @@ impl Engine {
             y: self.arg_in(&y),
             z: self.arg_opt(z.as_ref()),
             map: dims(from.into_iter().chain([channels, s.n])),
-            out: dims(to.into_iter().chain([m, m.div_ceil(rows), tiles])),
+            out: dims(to.into_iter().chain([m, m.div_ceil(rows), tiles, per, p.columns()])),
             win: window(&read),
             geo: geometry(&read),
             back: i32::from(p.back),
@@ -133,33 +138,28 @@ impl Engine {
             act,
             q_act: slope,
         };
-        let blocks = [m.div_ceil(rows) * tiles * phases, 1, 1];
+        let blocks = [m.div_ceil(rows) * tiles * phases * runs, 1, 1];
         let grid = Grid::BlocksWithLocal(blocks, tile.local(self.device_caps()));
         match tile {
             MatrixTile::Square128 => self.launch(&CONV_MATRIX128, dtype, "", grid, &args),
             MatrixTile::Wide64 => self.launch(&CONV_MATRIX64, dtype, "", grid, &args),
+            MatrixTile::Bf16x6 if runs < 2 => self.launch(&CONV_BF16X6, DType::Bf16, "", grid, &bf16x6(args)),
             MatrixTile::Bf16x6 => {
-                let ConvMatrixArgs { x, wt, scale, bias, residual, y, z, map, out, .. } = args;
-                let ConvMatrixArgs { win, geo, back, wide, accumulate, act, q_act, .. } = args;
-                let args = ConvBf16x6Args {
-                    x,
-                    wt,
-                    scale,
-                    bias,
-                    residual,
-                    y,
-                    z,
-                    map,
-                    out,
-                    win,
-                    geo,
-                    back,
-                    wide,
-                    accumulate,
-                    act,
-                    q_act,
+                let part = self.scratch(DType::F32, runs * phases * m * p.columns())?;
+                let none = self.arg_opt(None);
+                let sums = ConvBf16x6Args {
+                    scale: none,
+                    bias: none,
+                    residual: none,
+                    y: self.arg_in(&part.view()),
+                    z: none,
+                    wide: i32::from(p.columns().is_multiple_of(4)),
+                    accumulate: 0,
+                    act: 0,
+                    ..bf16x6(args)
                 };
-                self.launch(&CONV_BF16X6, DType::Bf16, "", grid, &args)
+                self.launch(&CONV_BF16X6, DType::Bf16, "", grid, &sums)?;
+                self.conv_split(q, &part.view(), runs)
             }
         }
     }
@@ -240,6 +240,30 @@ impl Engine {
         };
         self.launch(&CONV_PARTS, DType::Bf16, "", Grid::Stride(pitch / ITEM), &args)?;
         Ok(parts)
+    }
+}
+
+/// The arguments of the kernel for six products in bf16.
+fn bf16x6(args: ConvMatrixArgs) -> ConvBf16x6Args {
+    let ConvMatrixArgs { x, wt, scale, bias, residual, y, z, map, out, win, geo, .. } = args;
+    let ConvMatrixArgs { back, wide, accumulate, act, q_act, .. } = args;
+    ConvBf16x6Args {
+        x,
+        wt,
+        scale,
+        bias,
+        residual,
+        y,
+        z,
+        map,
+        out,
+        win,
+        geo,
+        back,
+        wide,
+        accumulate,
+        act,
+        q_act,
     }
 }
 

@@ -4,9 +4,11 @@
 pub(super) mod causal;
 mod columns;
 pub(super) mod deformable;
+mod few;
 mod format;
 mod matrix;
 mod plan;
+mod reduced;
 #[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 mod vendor;
@@ -16,6 +18,7 @@ use self::format::channels_last;
 use self::plan::conv::{ConvPlan, ConvProblem};
 use self::plan::weight::{WeightPlan, WeightProblem};
 use self::plan::{COUNT, Depthwise, Library, Tile};
+use self::reduced::Reduced;
 use self::vendor::Wanted;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::{ConvPass, DimsArg, VendorConvProblem};
@@ -113,6 +116,8 @@ impl DepthwiseArgs {
 /// How a weight gradient runs.
 struct WeightWay {
     plan: WeightPlan,
+    /// The convolution whose gradient it is.
+    reduced: Reduced,
     /// Whether its operands are channels last; else they are contiguous.
     last: bool,
     vendor: Option<VendorConvProblem>,
@@ -158,7 +163,7 @@ impl Engine {
     /// Computes a product whose operands are checked.
     fn gathered(&self, op: &'static str, q: Gathered<'_>) -> Result<()> {
         let last = channels_last(q.read());
-        self.in_format(q, last, |q| self.gathered_in_format(op, q))
+        self.reduced(q, |q| self.in_format(q, last, |q| self.gathered_in_format(op, q)))
     }
 
     /// Computes a product whose operands are all channels last, or all contiguous.
@@ -182,9 +187,10 @@ impl Engine {
     fn gathered_by(&self, op: &'static str, plan: ConvPlan, q: Gathered<'_>) -> Result<()> {
         match plan {
             ConvPlan::Vendor => self.portable_gathered(q),
-            ConvPlan::Pointwise if q.p.last => self.pointwise_channels_last(q),
+            ConvPlan::Pointwise if q.p.last || q.p.s.in_plane() == 1 => self.pointwise_channels_last(q),
             plan if q.p.last => self.in_format(q, false, |q| self.gathered_by(op, plan, q)),
-            ConvPlan::Matrix(tile) => self.conv_matrix(&q, tile),
+            ConvPlan::Matrix { tile, runs } => self.conv_matrix(&q, tile, runs),
+            ConvPlan::Few(tile) => self.adjoint_of_few(op, &q, tile),
             ConvPlan::Columns => self.adjoint_by_columns(q),
             ConvPlan::Pointwise => self.pointwise(q),
             ConvPlan::Tiles { tile, parts } => self.conv_tiles(&q, tile, parts),
@@ -235,22 +241,31 @@ impl Engine {
         };
         let grid = Grid::Blocks([blocks.saturating_mul(parts), 1, 1]);
         self.launch(tile_kernel(tile), dtype, "", grid, &args)?;
-        let Some(part) = part else { return Ok(()) };
+        part.map_or(Ok(()), |part| self.conv_split(q, &part.view(), parts))
+    }
+
+    /// The sums of the parts [parts, phases, groups, rows, columns] of a product, and what follows it.
+    fn conv_split(&self, q: &Gathered<'_>, part: &View<'_>, parts: usize) -> Result<()> {
+        let (p, s, y) = (&q.p, &q.p.s, q.y.as_view());
+        let ((m, _), (_, to), steps) = (p.channels(), p.maps(), p.phases());
+        let phases: usize = steps.iter().product();
+        let wide = phases == 1 && to.iter().product::<usize>().is_multiple_of(4) && aligned16(&y);
+        let (z, (act, slope)) = (q.z.as_ref().map(ViewMut::as_view), fused_act("conv", q.act)?);
         let args = ConvSplitArgs {
-            part: self.arg_in(&part.view()),
+            part: self.arg_in(part),
             scale: self.arg_opt(q.scale.as_ref()),
             bias: self.arg_opt(q.bias.as_ref()),
             residual: self.arg_opt(q.residual.as_ref()),
             y: self.arg_in(&y),
             z: self.arg_opt(z.as_ref()),
-            out,
-            phase,
+            out: dims([to[0], to[1], to[2], m, s.groups, s.n, parts, wide as usize]),
+            phase: dims([steps[0], steps[1], steps[2], phases]),
             accumulate: i32::from(q.accumulate),
             act,
             q_act: slope,
         };
         let items = phases * s.groups * m * p.columns().div_ceil(4);
-        self.launch(&CONV_SPLIT, dtype, "", Grid::Stride(items), &args)
+        self.launch(&CONV_SPLIT, p.dtype, "", Grid::Stride(items), &args)
     }
 
     /// Makes a plan, and the weights that go with it: (w, wt). `rows`: rows, rows with padding, channels that are summed over.
@@ -414,13 +429,9 @@ impl Engine {
             let q = Gathered::gradient(s, back, p, dz, w, g);
             self.gathered(op, q)?;
         }
-        if let (Some(s), Some(g), Some(x), Some(plan)) = (shape, io.dw, io.x, weight_plan) {
-            let (x, dy) = if back { (x, dz) } else { (dz, x) };
-            self.weight_in_format([x, dy], g, plan.last, |views, g| match (plan.plan, &plan.vendor) {
-                (WeightPlan::Pointwise, _) => self.pointwise_weight(&s, views, g, p.precision),
-                (_, Some(p)) => self.vendor_weight(op, (p, &s), views, g),
-                (own, None) => self.own_weight(op, own, &s, views, g),
-            })?;
+        if let (Some(g), Some(x), Some(way)) = (io.dw, io.x, weight_plan) {
+            let views = if back { [x, dz] } else { [dz, x] };
+            self.weight_by(op, &way, views, g, p.precision)?;
         }
         if let Some(g) = io.dbias {
             self.channel_sums(dz, g)?;
@@ -429,6 +440,25 @@ impl Engine {
             Some(g) => self.strided_copy(dz, g),
             None => Ok(()),
         }
+    }
+
+    /// A weight gradient the way that was chosen for it.
+    fn weight_by(
+        &self,
+        op: &'static str,
+        way: &WeightWay,
+        views: [View<'_>; 2],
+        g: GradMut<'_>,
+        precision: Precision,
+    ) -> Result<()> {
+        let s = &way.reduced.s;
+        self.reduced_weight(&way.reduced, views, g, |views, g| {
+            self.weight_in_format(views, g, way.last, |views, g| match (way.plan, &way.vendor) {
+                (WeightPlan::Pointwise, _) => self.pointwise_weight(s, views, g, precision),
+                (_, Some(p)) => self.vendor_weight(op, (p, s), views, g),
+                (own, None) => self.own_weight(op, own, s, views, g),
+            })
+        })
     }
 
     /// How a weight gradient of x, dy and dw runs: by the library, if it has a problem for it.
@@ -441,6 +471,8 @@ impl Engine {
     ) -> Result<WeightWay> {
         let (dtype, last) = (views[0].dtype(), channels_last(views[..2].iter().copied()));
         let tf32 = p.precision == Precision::Tf32;
+        let reduced = Reduced::of(&s, views.into_iter().all(View::is_contiguous));
+        let s = reduced.s;
         let mut problem = WeightProblem { s, dtype, last, tf32, vendor: Library::unasked("") };
         let want = Wanted {
             s,
@@ -455,7 +487,7 @@ impl Engine {
         let vendor = self.conv_vendor(op, &want);
         problem.vendor = self.offered(&vendor);
         let plan = self.plan_with(op, &problem, p.precision)?;
-        Ok(WeightWay { plan, last, vendor: vendor.ok().filter(|_| plan == WeightPlan::Vendor) })
+        Ok(WeightWay { plan, reduced, last, vendor: vendor.ok().filter(|_| plan == WeightPlan::Vendor) })
     }
 
     /// Sums of [N, C, ...] per channel.

@@ -257,6 +257,29 @@ fn every_variant_computes_the_same() {
             pad: 1,
             dilation: 1,
         },
+        // One tap of nine meets the map, and four that are the whole map.
+        Problem {
+            n: 3,
+            groups: 2,
+            cig: 4,
+            cog: 5,
+            input: &[1, 1],
+            kernel: &[3, 3],
+            stride: 1,
+            pad: 1,
+            dilation: 1,
+        },
+        Problem {
+            n: 5,
+            groups: 1,
+            cig: 7,
+            cog: 6,
+            input: &[2, 2],
+            kernel: &[3, 3],
+            stride: 2,
+            pad: 1,
+            dilation: 1,
+        },
     ];
     let Some(gpu) = opencl() else { return };
     let wanted = problems.each_ref().map(Problem::reference);
@@ -274,6 +297,26 @@ fn every_variant_computes_the_same() {
                 p.check(want, &gpu, DType::F64, way);
             }
         }
+    }
+}
+
+#[test]
+fn adjoints_of_few_channels_by_place() {
+    let Some(gpu) = opencl() else { return };
+    gpu.pin_variant("conv_transpose", Some("few_channels")).unwrap();
+    let problems: [(usize, &[usize], &[usize], usize); 7] = [
+        (3, &[17, 9], &[3, 3], 1),
+        (3, &[30, 72], &[7, 7], 3),
+        (2, &[12, 13], &[5, 2], 2),
+        (4, &[9, 22], &[4, 3], 0),
+        (1, &[1, 7], &[1, 3], 1),
+        (3, &[11, 601], &[8, 6], 2),
+        (3, &[300, 6], &[15, 5], 4),
+    ];
+    for (cig, input, kernel, pad) in problems {
+        let p = Problem { n: 2, groups: 1, cig, cog: 5, input, kernel, stride: 2, pad, dilation: 1 };
+        assert!(p.run(&gpu, DType::F32).is_ok(), "{input:?} by {kernel:?}");
+        p.check(&p.reference(), &gpu, DType::F32, "few channels");
     }
 }
 

@@ -43,7 +43,7 @@ impl Engine {
             WeightPlan::Vendor | WeightPlan::Pointwise => {
                 let vendor = Library::unasked("the portable kernels are asked");
                 let problem = WeightProblem { s: *s, dtype: x.dtype(), last: false, tf32: false, vendor };
-                self.weight_gradient(op, problem.best(self.device_caps()), s, [x, dy], g)
+                self.weight_gradient(op, problem.convolution(self.device_caps()), s, [x, dy], g)
             }
             WeightPlan::Matrix { tile, splits, per } => {
                 self.conv_matrix_weight(s, (tile, [splits, per]), [x, dy], g)

@@ -1,10 +1,11 @@
 //! How convolutions and their adjoints run.
 
-use super::matrix::{Fold, ITEM, MatrixTile, SHARE_BESIDE_VENDOR, Work};
+use super::few::FewTile;
+use super::matrix::{Fold, ITEM, MatrixTile, SHARE_BESIDE_VENDOR, STAGE, Work};
 use super::{
-    AUTO, BF16X6, COLUMNS, COUNT, CUDNN, Depthwise, FASTER_ON_MATRIX_CORES, FEW_CHANNELS, FEW_ROWS, Library,
-    MATRIX, MIOPEN, NEAR, POINTWISE, SPLIT_K, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256, TILE_128, Tile,
-    VARIANTS, pointwise, reach, units,
+    AUTO, BF16X6, COLUMNS, COUNT, CUDNN, Depthwise, FASTER_ON_MATRIX_CORES, FEW, FEW_CHANNELS, FEW_ROWS,
+    Library, MATRIX, MIOPEN, NEAR, PARTS, POINTWISE, SPLIT_K, TILE_16X256, TILE_32X256, TILE_64, TILE_64X256,
+    TILE_128, Tile, VARIANTS, pointwise, reach, units,
 };
 use crate::device::Caps;
 use crate::dtype::DType;
@@ -13,6 +14,8 @@ use crate::ops::conv::ConvShape;
 
 /// Phases of an adjoint beyond which their blocks are too small to be worth a tile.
 const PHASES: usize = 4096;
+/// The least stages of a run of six products in bf16.
+const LEAST: usize = 4;
 
 /// A convolution, or its adjoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,8 +37,10 @@ pub(crate) struct ConvProblem<'a> {
 pub(crate) enum ConvPlan {
     /// By the vendor's library.
     Vendor,
-    /// On matrix cores, in tiles of that kind.
-    Matrix(MatrixTile),
+    /// On matrix cores, in tiles of that kind; sums in so many runs of so many stages, or [1, 0].
+    Matrix { tile: MatrixTile, runs: [usize; 2] },
+    /// Two by two outputs of few channels per thread and place.
+    Few(FewTile),
     /// A matrix product whose result is the columns of windows, which are added up.
     Columns,
     /// A matrix product with every image, or with the elements of all images where channels are last.
@@ -80,7 +85,7 @@ impl ConvProblem<'_> {
     }
 
     /// Whether 32-bit positions and the plan of a tile can describe it.
-    fn fits(&self) -> Result<(), Reason> {
+    pub(super) fn fits(&self) -> Result<(), Reason> {
         let (s, (m, r), (from, to)) = (&self.s, self.channels(), self.maps());
         let far = |a: usize| from[a] >= NEAR || to[a] >= NEAR || reach(s, a) >= NEAR || s.stride[a] >= NEAR;
         let product = |v: &[usize]| v.iter().fold(1, |a: usize, &b| a.saturating_mul(b));
@@ -97,7 +102,8 @@ impl ConvProblem<'_> {
 
     /// Whether the convolution is a matrix product that is worth one.
     fn product(&self) -> bool {
-        pointwise(&self.s) && (self.last || self.s.in_plane() >= 32)
+        // Images of one place are the rows of a matrix.
+        pointwise(&self.s) && (self.last || self.s.in_plane() >= 32 || self.s.in_plane() == 1)
     }
 
     /// Whether strips of outputs along the height can share rows.
@@ -140,7 +146,10 @@ impl ConvProblem<'_> {
     /// Tiles of few rows and many places where there are few rows.
     fn matrix(&self, caps: &Caps) -> ConvPlan {
         let narrow = self.channels().0 <= 64 && MatrixTile::Wide64.local(caps) <= caps.shared_bytes as usize;
-        ConvPlan::Matrix(if narrow { MatrixTile::Wide64 } else { MatrixTile::Square128 })
+        ConvPlan::Matrix {
+            tile: if narrow { MatrixTile::Wide64 } else { MatrixTile::Square128 },
+            runs: [1, 0],
+        }
     }
 
     /// Whether the kernels for matrix cores that have tiles of that kind take it.
@@ -172,16 +181,57 @@ impl ConvProblem<'_> {
         self.s.stride != [1; 3] && m <= 8 && r >= 16 && !caps.is_cpu && self.columns_fit().is_ok()
     }
 
+    /// Whether sums by place are faster: beside columns, a vendor's library and tiles of which most rows are empty.
+    fn prefers_few(&self, caps: &Caps) -> bool {
+        self.channels().1 >= 16 && !self.last && !caps.is_cpu && self.few().is_ok()
+    }
+
+    /// Terms of a sum as six products in bf16 have them, padding included: of an adjoint with strides those of a phase, on average.
+    fn parts_terms(&self) -> usize {
+        let (r, copies) = (self.channels().1, self.phases().iter().product::<usize>());
+        let folded = Fold::of(&self.s).filter(|_| !self.back).map_or(self.s, |fold| fold.s);
+        let channels = if self.back { r } else { folded.ci }.next_multiple_of(ITEM);
+        (channels * folded.taps()).div_ceil(copies.max(1))
+    }
+
+    /// Those of the phase that has the most, or more.
+    fn parts_terms_most(&self) -> usize {
+        if !self.back {
+            return self.parts_terms();
+        }
+        // A phase has every tap of an axis that is a multiple of this away from its first.
+        let step = |a: usize| {
+            (1..self.s.stride[a]).find(|u| (u * self.s.dilation[a]).is_multiple_of(self.s.stride[a]))
+        };
+        let taps = (0..3).map(|a| self.s.kernel[a].div_ceil(step(a).unwrap_or(self.s.stride[a]).max(1)));
+        taps.product::<usize>().saturating_mul(self.s.co.next_multiple_of(ITEM))
+    }
+
+    /// Runs of six products in bf16, and the stages of each, for as many blocks as there are units; none of a run where tiles are enough.
+    fn parts_runs(&self, caps: &Caps) -> [usize; 2] {
+        let phases = self.phases().iter().product::<usize>();
+        let blocks = MatrixTile::Bf16x6.blocks([self.channels().0, self.columns()]).saturating_mul(phases);
+        let stages = self.parts_terms_most().div_ceil(STAGE);
+        let most = (PARTS / self.channels().0.saturating_mul(self.columns()).saturating_mul(phases).max(1))
+            .min(stages / LEAST);
+        let runs = (units(caps) / blocks.max(1)).min(most);
+        if runs < 2 {
+            return [1, 0];
+        }
+        let per = stages.div_ceil(runs);
+        [stages.div_ceil(per), per]
+    }
+
     /// The share of six products in bf16 that counts.
     fn share(&self, caps: &Caps) -> f64 {
         let (s, (m, r), copies) = (&self.s, self.channels(), self.phases().iter().product::<usize>());
-        let folded = Fold::of(s).filter(|_| !self.back).map_or(*s, |fold| fold.s);
-        let channels = if self.back { r } else { folded.ci }.next_multiple_of(ITEM);
-        let terms = (channels * folded.taps()).div_ceil(copies.max(1));
+        let runs = self.parts_runs(caps)[0];
+        let terms = self.parts_terms().div_ceil(runs);
         // Windows that lie in part outside the map are whole here, as they are for a vendor's library.
         let places = if self.back { s.in_plane() } else { s.out_plane() };
         let products: f64 = [m, r, s.taps(), s.n, places].iter().map(|&n| n as f64).product();
         let products = products / copies.max(1) as f64;
+        let copies = copies.saturating_mul(runs);
         MatrixTile::Bf16x6.share(&Work { rows: m, columns: self.columns(), copies, terms, products }, caps)
     }
 
@@ -192,7 +242,7 @@ impl ConvProblem<'_> {
         match () {
             () if self.s.groups > 1 && m <= 4 && r <= 4 => Some(FEW_CHANNELS),
             () if self.product() => Some(POINTWISE),
-            () if self.few_rows(caps) && !self.tf32 => Some(FEW_ROWS),
+            () if (self.prefers_few(caps) || self.few_rows(caps)) && !self.tf32 => Some(FEW_ROWS),
             () if !self.tf32 && parts() && self.share(caps) >= SHARE_BESIDE_VENDOR => {
                 Some(FASTER_ON_MATRIX_CORES)
             }
@@ -232,8 +282,10 @@ impl Problem for ConvProblem<'_> {
         match variant {
             CUDNN | MIOPEN => self.vendor.takes(variant).map(|()| ConvPlan::Vendor),
             BF16X6 => {
-                self.fits_matrix(MatrixTile::Bf16x6, caps).map(|()| ConvPlan::Matrix(MatrixTile::Bf16x6))
+                let tile = MatrixTile::Bf16x6;
+                self.fits_matrix(tile, caps).map(|()| ConvPlan::Matrix { tile, runs: self.parts_runs(caps) })
             }
+            FEW => self.few().map(ConvPlan::Few),
             COLUMNS => self.columns_fit().map(|()| ConvPlan::Columns),
             MATRIX => self.fits_matrix(MatrixTile::Square128, caps).map(|()| self.matrix(caps)),
             AUTO => Ok(self.best(caps)),
@@ -256,6 +308,7 @@ impl Problem for ConvProblem<'_> {
         let full = m >= 16 && r * taps >= 64 || strided && r * taps >= 1024;
         match variant {
             BF16X6 => !self.product() && self.vendor.loses(self.tf32, self.share(caps)),
+            FEW => self.prefers_few(caps) && !(self.tf32 && self.vendor.answer.is_ok()),
             COLUMNS => self.few_rows(caps) && !(self.tf32 && self.vendor.answer.is_ok()),
             MATRIX => caps.matrix_cores.is_some() && !pointwise(&self.s) && full,
             _ => true,

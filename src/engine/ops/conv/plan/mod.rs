@@ -1,6 +1,7 @@
 //! How convolutions, their adjoints and their weight gradients run.
 
 pub(super) mod conv;
+pub(super) mod few;
 pub(super) mod matrix;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ const SOURCE: &str = "kernels/common/conv/conv.c, weight.c";
 /// The variants of all products of the family. The portable one takes the best of those after it, and a matrix product where the convolution is one.
 const VARIANTS: &[Variant] = &[
     Variant { name: "bf16x6", source: "kernels/common/conv/matrix_bf16x6.c" },
+    Variant { name: "few_channels", source: "kernels/common/conv/adjoint_few.c" },
     Variant { name: "columns", source: "kernels/common/conv/columns.c" },
     Variant { name: "cudnn", source: "vendor library" },
     Variant { name: "miopen", source: "vendor library" },
@@ -43,20 +45,22 @@ const VARIANTS: &[Variant] = &[
 
 /// Number of the variant that multiplies f32 in bf16, six times.
 const BF16X6: usize = 0;
+/// Number of the variant for few channels and strides of two.
+const FEW: usize = 1;
 /// Number of the variant that multiplies columns of windows.
-const COLUMNS: usize = 1;
+const COLUMNS: usize = 2;
 /// Number of the variant by cuDNN, or by the library of a driver that is not this crate's.
-pub(super) const CUDNN: usize = 2;
+pub(super) const CUDNN: usize = 3;
 /// Number of the variant by MIOpen.
-pub(super) const MIOPEN: usize = 3;
-const MATRIX: usize = 4;
-const AUTO: usize = 5;
-const TILE_128: usize = 6;
-const TILE_64: usize = 7;
-const TILE_64X256: usize = 8;
-const TILE_32X256: usize = 9;
-const TILE_16X256: usize = 10;
-const SPLIT_K: usize = 11;
+pub(super) const MIOPEN: usize = 4;
+const MATRIX: usize = 5;
+const AUTO: usize = 6;
+const TILE_128: usize = 7;
+const TILE_64: usize = 8;
+const TILE_64X256: usize = 9;
+const TILE_32X256: usize = 10;
+const TILE_16X256: usize = 11;
+const SPLIT_K: usize = 12;
 
 /// What the vendor's library of a device says to a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -95,7 +99,7 @@ impl<'a> Library<'a> {
 /// Why the vendor's library is not asked.
 const FEW_CHANNELS: &str = "the kernels of this library are faster for a few channels per group";
 const POINTWISE: &str = "a convolution of one tap is a matrix product";
-const FEW_ROWS: &str = "columns of windows are faster where strides leave few channels";
+const FEW_ROWS: &str = "the kernels of this library are faster where strides leave few channels";
 const FASTER_ON_MATRIX_CORES: &str = "six products in bf16 on matrix cores are faster than f32 without them";
 
 /// The tile kernels.

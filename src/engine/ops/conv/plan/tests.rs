@@ -1,6 +1,7 @@
 //! Plans of problems on devices of several kinds.
 
 use super::conv::{ConvPlan, ConvProblem};
+use super::few::{FewTile, Span};
 use super::matrix::{Fold, MatrixTile};
 use super::weight::{WeightPlan, WeightProblem};
 use super::*;
@@ -77,7 +78,7 @@ fn full_tiles_of_f32_are_six_products_in_bf16_unless_tf32_will_do() {
     let hopper = hopper();
     let cudnn = Library { variant: CUDNN, answer: Ok(()) };
     let p = ConvProblem { vendor: cudnn, ..conv(shape(64, [64, 64, 1], 56)) };
-    let parts = Ok(ConvPlan::Matrix(MatrixTile::Bf16x6));
+    let parts = Ok(ConvPlan::Matrix { tile: MatrixTile::Bf16x6, runs: [1, 0] });
     assert_eq!((chosen(&p, &hopper), p.plan(BF16X6, &hopper)), ("bf16x6", parts.clone()));
     assert_eq!(p.own(&hopper), Some(FASTER_ON_MATRIX_CORES));
     // 24 tiles of 64 rows and 128 columns in all: a run for each five or so multiprocessors.
@@ -103,8 +104,10 @@ fn full_tiles_of_f32_are_six_products_in_bf16_unless_tf32_will_do() {
     assert_eq!(chosen(&WeightProblem { s: strided, ..w }, &hopper), "bf16x6");
     // Their gradient has three rows.
     let adjoint = ConvProblem { s: strided, back: true, ..p };
-    assert_eq!((chosen(&adjoint, &hopper), chosen(&adjoint, &gpu())), ("columns", "columns"));
+    assert_eq!((chosen(&adjoint, &hopper), chosen(&adjoint, &gpu())), ("few_channels", "few_channels"));
     assert_eq!(chosen(&ConvProblem { tf32: true, ..adjoint }, &hopper), "cudnn");
+    let more = ConvProblem { s: ConvShape { ci: 5, ..strided }, ..adjoint };
+    assert_eq!((chosen(&more, &hopper), more.own(&hopper)), ("columns", Some(FEW_ROWS)));
     let half = ConvProblem { dtype: DType::F16, ..adjoint };
     assert!(half.plan(COLUMNS, &hopper).is_err_and(|why| why.contains("rounded")));
     assert!(p.plan(COLUMNS, &hopper).is_err_and(|why| why.contains("no adjoint")));
@@ -113,6 +116,76 @@ fn full_tiles_of_f32_are_six_products_in_bf16_unless_tf32_will_do() {
     assert!(refused(conv(shape(8, [64, 64, 4], 56)), &hopper).contains("groups"));
     assert!(refused(p, &gpu()).contains("groups of warps"));
     assert!(refused(p, &Caps { shared_bytes: 163 << 10, ..hopper }).contains("221184 bytes"));
+}
+
+#[test]
+fn sums_of_small_maps_are_split_so_that_all_units_have_a_run() {
+    let hopper = hopper();
+    let cudnn = Library { variant: CUDNN, answer: Ok(()) };
+    let tile = MatrixTile::Bf16x6;
+    // 32 tiles of 36 stages.
+    let p = ConvProblem { vendor: cudnn, ..conv(shape(256, [256, 256, 1], 2)) };
+    let runs = |runs| Ok(ConvPlan::Matrix { tile, runs });
+    assert_eq!((chosen(&p, &hopper), p.plan(BF16X6, &hopper)), ("bf16x6", runs([4, 9])));
+    let adjoint = ConvProblem { back: true, ..p };
+    assert_eq!((chosen(&adjoint, &hopper), adjoint.plan(BF16X6, &hopper)), ("bf16x6", runs([4, 9])));
+    // Four phases of eight tiles, of which one has four of the nine taps, 16 stages.
+    let strided = ConvShape { stride: [1, 2, 2], input: [1, 4, 4], ..p.s };
+    let strided = ConvProblem { s: ConvShape { n: 64, ..strided }, ..adjoint };
+    assert_eq!(strided.plan(BF16X6, &hopper), runs([4, 4]));
+    // One tap: sums of eight stages in two runs leave most units idle.
+    let one = ConvShape { kernel: [1; 3], pad: [0; 3], stride: [1, 2, 2], ..shape(256, [512, 512, 1], 2) };
+    let one = ConvProblem { s: ConvShape { output: [1; 3], ..one }, ..p };
+    assert_eq!((chosen(&one, &hopper), one.plan(BF16X6, &hopper)), ("cudnn", runs([2, 4])));
+    // The gradient of few weights over some thousand places; TF32 by the library is as fast.
+    let s = ConvShape { kernel: [1; 3], pad: [0; 3], stride: [1, 2, 2], ..shape(256, [64, 128, 1], 8) };
+    let w = WeightProblem { vendor: cudnn, ..weight(ConvShape { output: [1, 4, 4], ..s }) };
+    let plan = WeightPlan::Matrix { tile, splits: 16, per: 256 };
+    assert_eq!((chosen(&w, &hopper), w.plan(BF16X6, &hopper)), ("bf16x6", Ok(plan)));
+    assert_eq!(chosen(&WeightProblem { tf32: true, ..w }, &hopper), "cudnn");
+}
+
+#[test]
+fn images_of_one_place_are_the_rows_of_a_matrix() {
+    let gpu = gpu();
+    let one = ConvShape { kernel: [1; 3], pad: [0; 3], ..shape(8, [64, 32, 1], 1) };
+    assert_eq!((conv(one).plan(AUTO, &gpu), conv(one).own(&gpu)), (Ok(ConvPlan::Pointwise), Some(POINTWISE)));
+    let w = weight(one);
+    assert_eq!((w.plan(AUTO, &gpu), w.own(&gpu)), (Ok(WeightPlan::Pointwise), Some(POINTWISE)));
+    assert!(matches!(w.convolution(&gpu), WeightPlan::Tiles { .. }));
+}
+
+#[test]
+fn adjoints_of_few_channels_have_tiles_of_places() {
+    let gpu = gpu();
+    let images = ConvShape {
+        kernel: [1, 7, 7],
+        pad: [0, 3, 3],
+        stride: [1, 2, 2],
+        output: [1, 112, 112],
+        ..shape(64, [3, 64, 1], 224)
+    };
+    let p = ConvProblem { back: true, ..conv(images) };
+    let span = Span { count: 4, ahead: 2 };
+    let tile = FewTile { quads: 28, rows: 9, across: 1, down: 13, high: span, wide: span, keep: 3 };
+    assert_eq!((p.plan(FEW, &gpu), tile.weights()), (Ok(ConvPlan::Few(tile)), 192));
+    // The last row of a window has no tap for the first of two rows of outputs.
+    assert_eq!(tile.taps(&images), 0b1011_1111);
+    let refused = |s: ConvShape| ConvProblem { s, ..p }.plan(FEW, &gpu).unwrap_err().to_string();
+    assert!(refused(ConvShape { ci: 5, ..images }).contains("more than 4 channels"));
+    assert!(refused(ConvShape { stride: [1, 2, 1], ..images }).contains("strides"));
+    assert!(refused(ConvShape { dilation: [1, 2, 1], ..images }).contains("dilated"));
+    assert!(refused(ConvShape { kernel: [1, 7, 9], ..images }).contains("windows are too large"));
+    assert!(refused(ConvShape { n: 0, ..images }).contains("extent"));
+    assert!(ConvProblem { dtype: DType::F64, ..p }.plan(FEW, &gpu).is_err_and(|e| e.contains("f64")));
+    assert!(conv(images).plan(FEW, &gpu).is_err_and(|e| e.contains("no adjoint")));
+    // Wide maps have several tiles on a row, all within local memory.
+    for (side, taps) in [(16, 3), (1000, 7), (4001, 15), (7, 2)] {
+        let s = ConvShape { input: [1, 9, side], kernel: [1, taps, 3], pad: [0, 1, 1], ..images };
+        let t = FewTile::of(&s).unwrap();
+        assert!((t.quads + 2) * (t.rows + t.high.count - 1) <= 512 && t.quads * t.rows <= 256, "{t:?}");
+        assert!(t.quads * t.across * 8 >= side && t.rows * t.down * 2 >= 9, "{t:?}");
+    }
 }
 
 #[test]
