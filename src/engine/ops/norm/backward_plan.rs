@@ -91,11 +91,7 @@ impl RowNormBwdProblem {
         }
         let (values, resident) = ROW_KERNELS[kernel];
         let items = cols / self.terms.vector();
-        let mut lanes = pow2(items.div_ceil(values / self.terms.vector()), LANES).max(pow2(items, 8));
-        // Few rows: more threads for each, up to a block per unit, which also leaves a block fewer rows to add up.
-        while lanes < pow2(items, LANES) && rows.div_ceil(LANES / lanes) < units {
-            lanes *= 2;
-        }
+        let lanes = pow2(items.div_ceil(values / self.terms.vector()), LANES).max(pow2(items, 8));
         // With parameters the grid is what is resident at a time, so that there are few partial sums.
         let most = if self.params { units * resident } else { caps.target_blocks() * 16 };
         let blocks = equal_blocks(rows.div_ceil(LANES / lanes), most);
@@ -311,9 +307,6 @@ mod tests {
             panic!("rows fit registers")
         };
         assert_eq!((kernel, items, bits, blocks), (0, 256, 6, 256));
-        // Few short rows have a thread for each 16 bytes.
-        let short = RowNormBwdPlan::Registers { kernel: 0, items: 32, bits: 5, blocks: 256 };
-        assert_eq!(rows(2048, 128).plan(0, &gpu()), Ok(short));
     }
 
     #[test]
