@@ -48,20 +48,6 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `embedding_renorm`.
-    EmbeddingRenormArgs {
-        table: Out("gk_t"),
-        mark: In("gk_u8"),
-        rows: I64,
-        width: I64,
-        lanes: I32,
-        most: Real,
-        p: Real,
-        kind: I32,
-    }
-}
-
-kernel_args! {
     /// Arguments of `embedding_bwd_few`.
     EmbeddingBwdFewArgs {
         dy: In("gk_t"),
@@ -76,6 +62,20 @@ kernel_args! {
         mean: I32,
         accumulate: I32,
         code: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `embedding_renorm`.
+    EmbeddingRenormArgs {
+        table: Out("gk_t"),
+        mark: In("gk_u8"),
+        rows: I64,
+        width: I64,
+        lanes: I32,
+        most: Real,
+        p: Real,
+        kind: I32,
     }
 }
 
