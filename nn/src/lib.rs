@@ -51,7 +51,7 @@
 //! | feature | default | what it adds |
 //! |---|---|---|
 //! | `cuda`, `hip`, `opencl` | yes | the backends |
-//! | `archives` | no | compressed files: weights saved by `torch.save`, `.npz`, IDX files packed with gzip |
+//! | `archives` | yes | compressed files: weights saved by `torch.save`, `.npz`, IDX files packed with gzip |
 //! | `images` | no | folders of PNG and JPEG images as data |
 //! | `json` | no | [`network`] and [`config`]: networks and training runs described in JSON |
 //! | `loom`, `volta` | no | networks and names of those two frameworks, for migrations |
@@ -61,8 +61,8 @@
 //! | `tokenizers` | no | `tokenizer.json` files |
 //! | `tracing` | no | spans around epochs, steps, forward and backward passes, and checkpoints |
 //!
-//! What is off by default is compiled only where it is asked for: `cargo add trefoil-nn --features json,models`. The command `trefoil` has all of
-//! `archives`, `json`, `loom`, `models` and `progress`.
+//! What is off by default is compiled only where it is asked for: `cargo add trefoil-nn --features json,models`. The command `trefoil` has `json`,
+//! `loom`, `models` and `progress` as well.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
