@@ -243,7 +243,7 @@ fn plans_that_do_not_fit_are_refused() {
         (CheckpointPlan::Segments(9), "1 to 8 segments"),
         (CheckpointPlan::Runs(vec![0..2, 1..3]), "1..3"),
         (CheckpointPlan::Runs(vec![Range { start: 3, end: 3 }]), "3..3"),
-        (CheckpointPlan::Runs(vec![7..9]), "7..9"),
+        (CheckpointPlan::Runs(vec![0..2, 7..9]), "7..9"),
     ] {
         let e = mixed(&d).checkpointed(&plan).unwrap_err().to_string();
         assert!(e.contains(what), "{e}");
