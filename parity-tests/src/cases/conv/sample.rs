@@ -30,6 +30,17 @@ impl Drawn {
         Drawn { axes, groups, cig, cog, n, kernel, stride, pad, dilation }
     }
 
+    /// Strides of two by two and few channels in some cases, whose adjoints have kernels of their own; of outputs where it is drawn `back`.
+    fn with_few_channels(self, s: &mut Sample, back: bool) -> Self {
+        if self.axes != 2 || s.aligned() != Some(1) {
+            return self;
+        }
+        let kernel = vec![1 + s.below(7), 1 + s.below(7)];
+        let (stride, dilation, few, many) = (vec![2; 2], vec![1; 2], 1 + s.below(4), 16 + s.below(30));
+        let (cig, cog) = if back { (many, few) } else { (few, many) };
+        Drawn { n: self.n.max(1), groups: 1, cig, cog, kernel, stride, dilation, ..self }
+    }
+
     /// Elements of a window on an axis.
     fn span(&self, a: usize) -> usize {
         self.dilation[a] * (self.kernel[a] - 1) + 1
@@ -70,7 +81,7 @@ pub(super) fn weight(s: &mut Sample, shape: &[usize]) {
 }
 
 pub(super) fn draw(s: &mut Sample, axes: usize) -> Drawn {
-    let d = Drawn::new(s, axes);
+    let d = Drawn::new(s, axes).with_few_channels(s, false);
     let input = d.input(s);
     s.put("x", &cat(&[d.n, d.groups * d.cig], &input), Any);
     weight(s, &cat(&[d.groups * d.cog, d.cig], &d.kernel));
@@ -107,7 +118,7 @@ pub(super) fn draw_depthwise(s: &mut Sample) {
 }
 
 pub(super) fn draw_transpose(s: &mut Sample, axes: usize) {
-    let d = Drawn::new(s, axes);
+    let d = Drawn::new(s, axes).with_few_channels(s, true);
     let mut op = Vec::new();
     let mut input = Vec::new();
     for a in 0..axes {
