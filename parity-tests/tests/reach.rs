@@ -62,9 +62,11 @@ const ABSENT: &[&str] = &[
     "ssd_scan_bwd:matrix_chunks",
     // A sort wants all elements, not the first few.
     "sort:select",
-    // Adjoints alone can be columns of windows.
+    // Adjoints alone can be columns of windows, or sums of few channels without them.
     "conv:columns",
     "conv_transpose_bwd:columns",
+    "conv:few_channels",
+    "conv_transpose_bwd:few_channels",
     // Vendors' libraries.
     "gemm:hipblaslt",
     "gemm_bwd:hipblaslt",
