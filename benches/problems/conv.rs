@@ -265,6 +265,10 @@ pub(super) const PROBLEMS: &[Problem] = &[
     problem("conv_bwd", "dx_3x3_128x28_stride2", F32, |cx, dt| {
         Convolution { stride: 2, ..Convolution::square(cx, 128, 28) }.backward(cx, dt, [true, false])
     }),
+    problem("conv_bwd", "dx_7x7_stride2_3x224", F32, |cx, dt| {
+        let s = Convolution::square(cx, 64, 224).window(7);
+        Convolution { c: 3, stride: 2, ..s }.backward(cx, dt, [true, false])
+    }),
     problem("conv_bwd", "dw_3x3_to_128", F32, |cx, dt| {
         let c = cx.pick(8, 16, 128);
         Convolution { k: 128, c, ..Convolution::square(cx, 128, 28) }.backward(cx, dt, [false, true])

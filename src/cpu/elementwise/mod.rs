@@ -652,7 +652,7 @@ impl ElementwiseOps for Kernels {
             for (i, y) in y.chunks_mut(64).enumerate() {
                 let room = &mut room[..y.len()];
                 read(at + 64 * i, room);
-                y.iter_mut().zip(&*room).for_each(|(y, &x)| *y = U::from_f64(x));
+                y.iter_mut().zip(&*room).for_each(|(y, &x)| *y = <U as HostElement>::from_f64(x));
             }
         }))
     }
