@@ -164,8 +164,8 @@ fn transform_type(p: &VendorFftProblem) -> Type {
     }
 }
 
-/// Held while a plan is made, used or destroyed, by whatever driver object of the process: where two threads made plans at a time, or one made a plan
-/// while another ran one for the first time, the library (12.0) gave some of them `CUFFT_INTERNAL_ERROR`.
+/// Held while a plan is made, used or destroyed, by whatever driver object of the process: the library (12.0) gave some plans `CUFFT_INTERNAL_ERROR` where
+/// two threads made plans at a time, and once where plans were made one at a time while other threads ran theirs.
 static LIBRARY: Mutex<()> = Mutex::new(());
 
 /// What was determined for a problem: a plan of the library, which ends with it.
