@@ -29,27 +29,40 @@ const CASES: [Case; 5] = [
 ];
 
 impl Case {
-    /// The largest error of a result divided by its sum of |a b|.
-    fn error(&self, gpu: &dyn IGpuBackend, precision: Precision) -> f64 {
+    /// Operands of other values in each run of `seed`.
+    fn operands(&self, seed: u32) -> [Vec<f32>; 2] {
+        [values(self.batch * self.m * self.k, seed), values(self.k * self.n, seed + 1)]
+    }
+
+    fn product(&self, gpu: &dyn IGpuBackend, [a, b]: [&[f32]; 2], precision: Precision) -> Vec<f32> {
         let Case { batch, m, n, k, trans } = *self;
-        let (a, b) = (values(batch * m * k, 1), values(k * n, 2));
         let (sa, sb) = (if trans[0] { [k, m] } else { [m, k] }, if trans[1] { [n, k] } else { [k, n] });
         let of_batch = |s: [usize; 2]| if batch > 1 { vec![batch, s[0], s[1]] } else { s.to_vec() };
-        let (x, w) = (gpu.upload(&a).unwrap(), gpu.upload(&b).unwrap());
+        let (x, w) = (gpu.upload(a).unwrap(), gpu.upload(b).unwrap());
         let mut y = gpu.alloc(DType::F32, batch * m * n).unwrap();
         let p = Gemm::new().trans(trans[0], trans[1]).precision(precision);
         let (x, w) = (x.shaped(&of_batch(sa)).unwrap(), w.shaped(&sb).unwrap());
         gpu.gemm(&p, GemmIo::new(x, w, y.shaped_mut(&of_batch([m, n])).unwrap())).unwrap();
-        let got = gpu.download::<f32>(y.view()).unwrap();
-        // Every 97th result.
+        gpu.download::<f32>(y.view()).unwrap()
+    }
+
+    /// The factors of result i.
+    fn terms<'a>(&self, i: usize, [a, b]: [&'a [f32]; 2]) -> impl Iterator<Item = [f32; 2]> + use<'a> {
+        let Case { m, n, k, trans, .. } = *self;
+        let (s, r, c) = (i / (m * n), i / n % m, i % n);
+        (0..k).map(move |j| {
+            let x = a[s * m * k + if trans[0] { j * m + r } else { r * k + j }];
+            [x, b[if trans[1] { c * k + j } else { j * n + c }]]
+        })
+    }
+
+    /// The largest error of every 97th result divided by its sum of |a b|.
+    fn error(&self, gpu: &dyn IGpuBackend, precision: Precision) -> f64 {
+        let [a, b] = self.operands(1);
+        let got = self.product(gpu, [&a, &b], precision);
         let of = |i: usize| {
-            let (s, r, c) = (i / (m * n), i / n % m, i % n);
-            let term = |j: usize| {
-                let x = a[s * m * k + if trans[0] { j * m + r } else { r * k + j }];
-                let w = b[if trans[1] { c * k + j } else { j * n + c }];
-                f64::from(x) * f64::from(w)
-            };
-            let (sum, size) = (0..k).map(term).fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
+            let products = self.terms(i, [&a, &b]).map(|[x, w]| f64::from(x) * f64::from(w));
+            let (sum, size) = products.fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
             (f64::from(got[i]) - sum).abs() / size
         };
         (0..got.len()).step_by(97).map(of).fold(0.0, f64::max)
@@ -64,6 +77,34 @@ fn three_products_in_tf32_are_nearly_one_in_f32() {
             println!("{} {case:?}: {exact:.1e} in f32, {parts:.1e} in three products", gpu.id());
             // The product of the small parts is missing, up to 2^-22 of a term; sums on matrix cores are rounded towards zero.
             assert!(exact < 1e-6 && parts < 1e-6, "{} {case:?}: {exact:e} {parts:e}", gpu.id());
+        }
+    }
+}
+
+/// The same with infinities, NaN, and numbers near the ends of f32.
+fn with_extremes(plain: &[f32]) -> Vec<f32> {
+    let mut wild = plain.to_vec();
+    let extremes = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX / 4.0, f32::MIN_POSITIVE];
+    for (i, extreme) in extremes.into_iter().enumerate() {
+        wild[i * plain.len() / 5 + 23] = extreme;
+    }
+    wild
+}
+
+/// Numbers whose lower bits are 0, and zeros, among others.
+fn with_short_numbers(v: &mut [f32]) {
+    v.iter_mut().step_by(5).for_each(|v| *v = v.signum());
+    v.iter_mut().step_by(7).for_each(|v| *v = 0.0);
+}
+
+#[test]
+fn products_in_f32_have_its_infinities_and_extremes() {
+    for (case, gpu) in CASES.iter().flat_map(|c| common::backends().into_iter().map(move |gpu| (c, gpu))) {
+        let [plain, mut b] = case.operands(3);
+        with_short_numbers(&mut b);
+        for a in [&with_extremes(&plain), &plain] {
+            let got = case.product(&*gpu, [a, &b], Precision::Ieee);
+            hold(&format!("{} {case:?}", gpu.id()), &got, 7, |i| case.terms(i, [a, &b]));
         }
     }
 }
@@ -157,17 +198,10 @@ fn six_products_in_bf16_are_one_in_f32() {
         let (taps, plane) = (case.side * case.side, height * width);
         let mut weights = values(rows * channels * taps, 2);
         let mut gradients = values(n * rows * plane, 3);
-        // Numbers whose lower parts are 0, and 0.
-        for v in [&mut weights, &mut gradients] {
-            v.iter_mut().step_by(5).for_each(|v| *v = v.signum());
-            v.iter_mut().step_by(7).for_each(|v| *v = 0.0);
-        }
+        with_short_numbers(&mut weights);
+        with_short_numbers(&mut gradients);
         let plain = values(case.images.iter().product(), 1);
-        let mut wild = plain.clone();
-        let extremes = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX / 4.0, f32::MIN_POSITIVE];
-        for (i, extreme) in extremes.into_iter().enumerate() {
-            wild[i * plain.len() / 5 + 23] = extreme;
-        }
+        let wild = with_extremes(&plain);
         for (name, images) in [("plain", &plain), ("extreme", &wild)] {
             let Some([y, dw]) = case.by_six_products(&*gpu, [images, &weights, &gradients]) else { continue };
             let (what, weights, gradients) =

@@ -1,8 +1,7 @@
 /* Blocks that add to the same floats one after another, in an order that they know, so that sums repeat bit by bit. A block waits only for blocks with
- * smaller numbers, and numbers are given in the order in which blocks begin: those that it waits for run or have ended.
+ * smaller numbers, and takes numbers in rising order when it runs: those that it waits for run or have ended.
  *
- *   gk_block_number(count, slot)   the block's number: 0, 1, 2, ... count, in global memory, is 0 before the launch; slot is a place in local memory.
- *                                  All threads of the block
+ *   gk_take_number(count)          the next number: 0, 1, 2, ... count, in global memory, is 0 before the launch. One thread
  *   gk_turn_wait(turns, n)         waits until gk_turn_end was called n times for these turns, in global memory and 0 before the launch
  *   GK_LOCAL_WRITTEN()             what the warp wrote to local memory is seen by bulk copies and wgmma behind a gate at which one lane arrives, or a barrier
  *   gk_bulk_add(to, from, n, first)    queues that n floats, a multiple of 4, are added to global memory from local memory; first: stored
@@ -14,15 +13,11 @@
  */
 #if defined(GK_PTX) && GK_PTX >= 90
 #define GK_ORDERED_BLOCKS 1
-GK_FN gk_u32 gk_block_number(GK_GLOBAL gk_u32* count, GK_LOCAL_PTR gk_u32* slot)
+GK_FN gk_u32 gk_take_number(GK_GLOBAL gk_u32* count)
 {
-    if (gk_lid() == 0) {
-        gk_u32 n;
-        asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(n) : "l"(count) : "memory");
-        *slot = n;
-    }
-    GK_BARRIER();
-    return *slot;
+    gk_u32 n;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(n) : "l"(count) : "memory");
+    return n;
 }
 GK_FN void gk_turn_wait(GK_GLOBAL const gk_u32* turns, gk_u32 n)
 {

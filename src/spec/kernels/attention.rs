@@ -1,8 +1,8 @@
 //! Kernels of `kernels/common/attention`.
 // Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
 
-use crate::spec::attention::{DECODE_WIDTHS, HEAD_WIDTHS, MATRIX_HEADS};
-use crate::spec::{FLOATS, FLOATS64, HALVES, kernel_args, kernel_table};
+use crate::spec::attention::{DECODE_WIDTHS, HEAD_WIDTHS, MATRIX_HEADS, NARROW_HEADS};
+use crate::spec::{F32, FLOATS, FLOATS64, HALVES, kernel_args, kernel_table};
 
 kernel_args! {
     /// Arguments of `attention_fwd`, `attention_fwd_matrix`, `attention_fwd_specialized`.
@@ -216,6 +216,7 @@ kernel_args! {
         dout: In("gk_t"),
         lse: In("gk_f"),
         delta: In("gk_f"),
+        dq: Out("gk_t"),
         dk: Out("gk_t"),
         dv: Out("gk_t"),
         sums: Out("float"),
@@ -228,6 +229,7 @@ kernel_args! {
         sv: Dims,
         sl: Dims,
         sg: Dims,
+        sd: Dims,
         seed: I64,
         stream: I64,
         offset: I64,
@@ -239,26 +241,7 @@ kernel_args! {
         left: I32,
         right: I32,
         bottom: I32,
-    }
-}
-
-kernel_args! {
-    /// Arguments of `attention_dq_fused`.
-    AttentionDqFusedArgs {
-        lengths: In("int"),
-        cu_q: In("int"),
-        cu_k: In("int"),
-        err: Out("int"),
-        code: I32,
-        sums: In("float"),
-        turns: In("gk_u32"),
-        dq: Out("gk_t"),
-    }
-    args {
-        size: Dims,
-        sg: Dims,
-        scale: Real,
-        tiles: I32,
+        heads: I32,
     }
 }
 
@@ -381,8 +364,7 @@ kernel_table! {
     ATTENTION_FWD_MATRIX: AttentionFwdArgs = "attention/matrix.c" "attention_fwd_matrix" [(FLOATS, MATRIX_HEADS)];
     ATTENTION_DKV_MATRIX: AttentionDkvArgs = "attention/matrix_backward.c" "attention_dkv_matrix" [(FLOATS, MATRIX_HEADS)];
     ATTENTION_DQ_MATRIX: AttentionDqArgs = "attention/matrix_backward.c" "attention_dq_matrix" [(FLOATS, MATRIX_HEADS)];
-    ATTENTION_BWD_FUSED: AttentionBwdFusedArgs = "attention/matrix_backward_fused.c" "attention_bwd_fused" [(FLOATS, HEAD_WIDTHS)];
-    ATTENTION_DQ_FUSED: AttentionDqFusedArgs = "attention/matrix_backward_fused.c" "attention_dq_fused" [(FLOATS, HEAD_WIDTHS)];
+    ATTENTION_BWD_FUSED: AttentionBwdFusedArgs = "attention/matrix_backward_fused.c" "attention_bwd_fused" [(FLOATS, HEAD_WIDTHS), (F32, NARROW_HEADS)];
     ATTENTION_FWD_SPECIALIZED: AttentionFwdArgs = "attention/matrix_specialized.c" "attention_fwd_specialized" [(HALVES, HEAD_WIDTHS)];
     ROPE: RopeArgs = "attention/rope.c" "rope" [(FLOATS64, &[])];
     ATTENTION_DELTA: AttentionDeltaArgs = "attention/scores.c" "attention_delta" [(FLOATS64, &[])];

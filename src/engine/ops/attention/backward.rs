@@ -75,44 +75,49 @@ impl Backward<'_> {
         self.engine().arg_opt_out(g.as_ref().map(|g| &g.out))
     }
 
-    /// All gradients by one kernel, whose blocks add to dQ in order, and one that rounds dQ.
-    fn fused(&self, plan: AttentionPlan, io: &AttentionBwd<'_>) -> Result<()> {
+    /// All gradients by one kernel, whose blocks add to dQ in order.
+    fn fused(&self, plan: AttentionPlan, io: &mut AttentionBwd<'_>) -> Result<()> {
         let (engine, size) = (self.engine(), &self.call.size);
         let rows = size.outer * size.heads * size.lq;
-        let width = if size.d.max(size.dv) > 64 { 128 } else { 64 };
-        let sums = engine.scratch(DType::F32, rows * width)?;
+        let sums = engine.scratch(DType::F32, rows * self.call.problem.fused_unit().1)?;
         let mut turns = engine.scratch(DType::I32, rows + 1)?;
         engine.fill(0.0, turns.view_mut())?;
-        let ([a, b, c], [e, f, g]) = (of(&io.dk), of(&io.dv));
-        let tiles = self.call.tiles(size.lk, MATRIX_TILE);
+        self.clear_queries_without_keys(io)?;
+        let ([a, b, c], [e, f, g], [h, i, j]) = (of(&io.dk), of(&io.dv), of(&io.dq));
+        let (tiles, heads) =
+            (self.call.tiles(size.lk, MATRIX_TILE), size.kv_heads.saturating_mul(size.outer));
         let args = backward_args!(self => AttentionBwdFusedArgs {
             tiles: tiles as i32,
+            heads: heads as i32,
             sg: dims([a, b, c, e, f, g, adds(&io.dk), adds(&io.dv)]),
+            sd: dims([h, i, j, adds(&io.dq), self.together(heads)]),
+            dq: self.out(&io.dq),
             dk: self.out(&io.dk),
             dv: self.out(&io.dv),
             sums: engine.arg_in(&sums.view()),
             turns: engine.arg_in(&turns.view()),
         });
-        let blocks = tiles.saturating_mul(size.kv_heads).saturating_mul(size.outer);
-        self.call.run_groups(&ATTENTION_BWD_FUSED, plan, blocks, &args)?;
-        let tiles = self.call.tiles(size.lq, plan.tile);
-        let ([a, b, c], base) = (of(&io.dq), &self.call.base);
-        let args = AttentionDqFusedArgs {
-            lengths: base.lengths,
-            cu_q: base.cu_q,
-            cu_k: base.cu_k,
-            err: base.err,
-            code: base.code,
-            sums: engine.arg_in(&sums.view()),
-            turns: engine.arg_in(&turns.view()),
-            dq: self.out(&io.dq),
-            size: base.size,
-            sg: dims([a, b, c, adds(&io.dq)]),
-            scale: base.scale,
-            tiles: tiles as i32,
-        };
-        let blocks = [tiles.saturating_mul(size.heads).saturating_mul(size.outer), 1, 1];
-        self.call.run(&ATTENTION_DQ_FUSED, plan.op, blocks, 0, &args)
+        self.call.run_groups(&ATTENTION_BWD_FUSED, plan, tiles.saturating_mul(heads), &args)
+    }
+
+    /// Heads of keys whose blocks take turns, so that blocks that begin together are of different heads: as many as an L2 cache has room for queries,
+    /// gradients and sums of (measured on an H200).
+    fn together(&self, heads: usize) -> usize {
+        const CACHE: usize = 32 << 20;
+        let size = &self.call.size;
+        let row = (size.d + size.dv) * self.call.dtype.size() + 4 * self.call.problem.fused_unit().1;
+        let head = (size.heads / size.kv_heads.max(1)).saturating_mul(size.lq).saturating_mul(row);
+        (CACHE / head.max(1)).clamp(1, heads.clamp(1, 32))
+    }
+
+    /// Zeros in dQ where there may be sequences without keys, which have no blocks.
+    fn clear_queries_without_keys(&self, io: &mut AttentionBwd<'_>) -> Result<()> {
+        match &mut io.dq {
+            Some(g) if !g.accumulate && (self.call.packed || self.call.size.lk == 0) => {
+                self.engine().fill(0.0, g.out.reborrow())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn keys_and_values(&self, io: &AttentionBwd<'_>) -> Result<()> {
@@ -198,7 +203,7 @@ impl Engine {
             call,
         };
         if plan.kernel == AttentionKernel::Fused {
-            return backward.fused(plan, &io);
+            return backward.fused(plan, &mut io);
         }
         backward.keys_and_values(&io)?;
         backward.queries(&io)?;

@@ -5,10 +5,12 @@ use crate::device::{BackendKind, Caps, MatrixCores};
 use crate::dtype::DType;
 use crate::engine::plan::{Problem, Reason, Variant};
 use crate::spec::BLOCK;
-use crate::spec::attention::{HEAD_WIDTHS, MATRIX_HEADS};
+use crate::spec::attention::{HEAD_WIDTHS, MATRIX_HEADS, NARROW_HEADS};
 
 /// Columns per block of the narrow and of the wide unit (`HEAD_WIDTHS`, `MATRIX_HEADS`).
 const WIDTHS: [usize; 2] = [64, 128];
+/// Columns of the unit of `matrix_backward_fused.c` for narrow heads in f32.
+const NARROW: usize = 32;
 /// Queries or keys of a block, on matrix cores and elsewhere.
 pub(super) const MATRIX_TILE: usize = 128;
 const TILE: usize = 64;
@@ -164,6 +166,17 @@ impl AttentionProblem<'_> {
         Ok(AttentionPlan { kernel, threads, op: HEAD_WIDTHS[wide], tile: MATRIX_TILE, slices: 1, local })
     }
 
+    /// The unit of `matrix_backward_fused.c` and its columns.
+    pub(super) fn fused_unit(&self) -> (&'static str, usize) {
+        match self.d.max(self.dv) {
+            ..=NARROW if self.dtype == DType::F32 => (NARROW_HEADS[0], NARROW),
+            n => {
+                let wide = usize::from(n > WIDTHS[0]);
+                (HEAD_WIDTHS[wide], WIDTHS[wide])
+            }
+        }
+    }
+
     /// Sizes as in `matrix_backward_fused.c`; `tile` is that of queries, `GK_DQ_ROWS`.
     fn fused(&self, caps: &Caps) -> Result<AttentionPlan, Reason> {
         if !self.all_gradients {
@@ -175,14 +188,14 @@ impl AttentionProblem<'_> {
             DType::F16 | DType::Bf16 => 64,
             other => return Err(format!("{other} is not f32, f16 or bf16").into()),
         };
-        let wide = self.matrix_width()?;
-        let (size, width) = (self.dtype.size(), WIDTHS[wide]);
+        self.matrix_width()?;
+        let ((op, width), size) = (self.fused_unit(), self.dtype.size());
         let (tile, stages) = (pass * WIDTHS[1] / width, if width * size == 512 { 2 } else { 3 });
         let (keys, queries) = (2 * MATRIX_TILE * width * size, 2 * pass * (width * size + 4));
         let local = keys + stages * queries + tile * (MATRIX_TILE * size + width * 4);
         self.fits(local, caps)?;
         let (kernel, threads) = (AttentionKernel::Fused, SPECIALIZED_THREADS);
-        Ok(AttentionPlan { kernel, threads, op: HEAD_WIDTHS[wide], tile, slices: 1, local })
+        Ok(AttentionPlan { kernel, threads, op, tile, slices: 1, local })
     }
 
     fn matrix(&self, caps: &Caps) -> Result<AttentionPlan, Reason> {
@@ -432,6 +445,8 @@ mod tests {
         assert_eq!(plan(all(DType::Bf16, 128), &hopper), Some((fused, "gk_head128", 64, (208 << 10) + 1536)));
         assert_eq!(plan(all(DType::F32, 64), &hopper), Some((fused, "gk_head64", 64, (160 << 10) + 768)));
         assert_eq!(plan(all(DType::F32, 128), &hopper), Some((fused, "gk_head128", 32, (224 << 10) + 512)));
+        assert_eq!(plan(all(DType::F32, 32), &hopper), Some((fused, "gk_head32", 128, (136 << 10) + 768)));
+        assert_eq!(plan(all(DType::Bf16, 32), &hopper), plan(all(DType::Bf16, 64), &hopper));
         let kernel = |p, caps: &Caps| plan(p, caps).map(|p| p.0);
         let part = AttentionProblem { all_gradients: false, ..all(DType::Bf16, 64) };
         assert_eq!(kernel(part, &hopper), Some(AttentionKernel::Matrix));
