@@ -19,7 +19,7 @@ const LOCK: &str = "run.lock";
 pub(super) struct RunFolder {
     path: PathBuf,
     /// Held until it is dropped, or the process ends in any way.
-    lock: Option<File>,
+    lock: Option<Lock>,
     /// Whether what the folder holds is this run's, so that it may be replaced.
     ours: bool,
     /// Epochs in the file of metrics, and the bytes that they take.
@@ -180,8 +180,20 @@ impl RunFolder {
     }
 }
 
+/// The lock of a folder. It is given up in so many words: a process that is started by another thread just then has the file open until it runs its
+/// program, and closing it here alone would leave the folder locked until then.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing the file gives the lock up as well, if later.
+        let _ = self.0.unlock();
+    }
+}
+
 /// Locks a folder for this process. Errors: [`NnError::Locked`] with the process that has it; [`NnError::Io`].
-fn lock(folder: &Path) -> Result<File> {
+fn lock(folder: &Path) -> Result<Lock> {
     let path = folder.join(LOCK);
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = open.map_err(NnError::io("open", &path))?;
@@ -198,7 +210,7 @@ fn lock(folder: &Path) -> Result<File> {
     let name = program.unwrap_or_default();
     let text = format!("process {} ({})\n", std::process::id(), name.to_string_lossy());
     file.set_len(0).and_then(|()| file.write_all(text.as_bytes())).map_err(NnError::io("write", &path))?;
-    Ok(file)
+    Ok(Lock(file))
 }
 
 /// What the process that holds a lock has written about itself.
@@ -242,5 +254,24 @@ fn remove_temporary(folder: &Path, files: &BTreeMap<String, String>) {
             // One that stays does no harm.
             let _ = std::fs::remove_file(entry.path());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_free_at_once_though_another_process_has_its_lock_open() {
+        let folder = std::env::temp_dir().join(format!("trefoil-lock-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let held = lock(&folder).unwrap();
+        // What a process has that was started meanwhile: the same open file.
+        let inherited = held.0.try_clone().unwrap();
+        assert!(matches!(lock(&folder), Err(NnError::Locked { .. })));
+        drop(held);
+        drop(lock(&folder).unwrap());
+        drop(inherited);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

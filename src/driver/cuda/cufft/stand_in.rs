@@ -34,6 +34,8 @@ pub(super) struct Library {
     pub(super) calls: Vec<&'static str>,
     /// The call that fails, and its status.
     pub(super) fails: Option<(&'static str, u32)>,
+    /// How often it fails, if not always.
+    pub(super) times: Option<u32>,
     /// Bytes of workspace that every plan wants.
     pub(super) workspace: usize,
     /// Plans that ran.
@@ -58,8 +60,12 @@ pub(super) fn with<T>(f: impl FnOnce(&mut Library) -> T) -> T {
 fn called(name: &'static str, f: impl FnOnce(&mut Library) -> u32) -> u32 {
     with(|l| {
         l.calls.push(name);
+        let left = l.times != Some(0);
         match l.fails {
-            Some((failing, status)) if failing == name => status,
+            Some((failing, status)) if failing == name && left => {
+                l.times = l.times.map(|n| n - 1);
+                status
+            }
             _ => f(l),
         }
     })

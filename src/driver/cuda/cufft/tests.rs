@@ -121,6 +121,19 @@ fn a_plan_that_fails_is_a_reason_and_leaves_nothing() {
 }
 
 #[test]
+fn a_plan_is_made_again_after_an_internal_error() {
+    let (lib, p) = (library(MAX_PLANS), rows(FftKind::Forward, 64));
+    with(|l| (l.fails, l.times) = (Some(("cufftMakePlanMany64", INTERNAL_ERROR)), Some(ATTEMPTS - 1)));
+    lib.applicable(&p).unwrap();
+    assert_eq!(with(|l| (l.times, l.live())), (Some(0), 1));
+    with(|l| l.times = None);
+    let why = lib.applicable(&rows(FftKind::Forward, 65)).unwrap_err();
+    assert!(why.contains("CUFFT_INTERNAL_ERROR"), "{why}");
+    assert_eq!(with(|l| l.live()), 1);
+    with(|l| l.fails = None);
+}
+
+#[test]
 fn what_the_library_does_not_serve_is_refused_before_a_call() {
     let lib = library(MAX_PLANS);
     let p = rows(FftKind::Forward, 8);
