@@ -180,8 +180,8 @@ impl RunFolder {
     }
 }
 
-/// The lock of a folder. It is given up in so many words: a process that is started by another thread just then has the file open until it runs its
-/// program, and closing it here alone would leave the folder locked until then.
+/// The lock of a folder, unlocked explicitly when it is dropped: a child process that another thread forks shares the open file until it calls exec, and
+/// closing the file here would leave the folder locked until then.
 #[derive(Debug)]
 struct Lock(File);
 
