@@ -54,17 +54,14 @@ impl<T: HostElement> Deref for Values<'_, T> {
 #[derive(Clone, Copy)]
 pub(in crate::cpu) struct Share {
     least: usize,
-    most: usize,
 }
 
 impl Share {
     /// As many as there is reason to.
-    pub(in crate::cpu) const ANY: Share = Share { least: 1, most: usize::MAX };
-    /// One.
-    pub(in crate::cpu) const SINGLE: Share = Share { least: 1, most: 1 };
+    pub(in crate::cpu) const ANY: Share = Share { least: 1 };
 
     pub(in crate::cpu) fn at_least(least: usize) -> Self {
-        Share { least, ..Share::ANY }
+        Share { least }
     }
 }
 
@@ -89,7 +86,7 @@ pub(in crate::cpu) fn each_chunk<T: Pod>(
 }
 
 fn each_of_bytes(y: &mut [u8], len: usize, share: Share, f: &(dyn Fn(usize, &mut [u8]) + Sync)) {
-    let chunks = y.par_chunks_mut(len).with_min_len(share.least).with_max_len(share.most).enumerate();
+    let chunks = y.par_chunks_mut(len).with_min_len(share.least).enumerate();
     chunks.for_each(|(i, y)| f(i, y));
 }
 
@@ -114,7 +111,7 @@ fn each_of_bytes_in(
     room: &(dyn Fn() -> Result<AnyRoom> + Sync),
     f: &OnChunk<'_, dyn Any, u8>,
 ) -> Result<()> {
-    let chunks = y.par_chunks_mut(len).with_min_len(share.least).with_max_len(share.most).enumerate();
+    let chunks = y.par_chunks_mut(len).with_min_len(share.least).enumerate();
     chunks.try_for_each_init(room, |room, (i, y)| match room {
         Ok(room) => f(&mut **room, i, y),
         Err(e) => Err(e.clone()),
@@ -144,7 +141,7 @@ fn pairs_of_bytes_in(
     f: &OnPair<'_, dyn Any, u8, u8>,
 ) -> Result<()> {
     let chunks = a.par_chunks_mut(len[0]).zip(b.par_chunks_mut(len[1]));
-    let chunks = chunks.with_min_len(share.least).with_max_len(share.most).enumerate();
+    let chunks = chunks.with_min_len(share.least).enumerate();
     chunks.try_for_each_init(room, |room, (i, (a, b))| match room {
         Ok(room) => f(&mut **room, i, a, b),
         Err(e) => Err(e.clone()),

@@ -1,32 +1,30 @@
 //! Products as loops over blocks.
 
-use std::ops::Range;
+use std::sync::PoisonError;
 
 use pulp::Simd;
 
 use super::Place;
-use super::kernel::{Dots, Element, MOST_COLS, MOST_ROWS, Merge, Tile, block};
+use super::kernel::{Dots, Element, MOST_COLS, Merge, Tile, block};
+use super::output::Out;
 use super::pack::{Pack, block_step};
 use crate::cpu::scratch::*;
-use crate::cpu::values::{Share, each_chunk, each_chunk_in};
+use crate::cpu::values::{Share, collected, each_chunk};
 use crate::cpu::vector::FEW;
 use crate::error::Result;
 
 /// Elements of k between two sums that are stored: 32 columns of B are then 32 KiB in f32.
 const DEPTH: usize = 256;
-/// Elements of B that are packed at once, and of k among them.
-const PACKED: usize = 1 << 20;
-pub(super) const PACKED_DEPTH: usize = 16 * DEPTH;
 /// Blocks of rows up to which packing B costs more than reading it in place.
 const FEW_BLOCKS: usize = 3;
 /// Blocks of rows of A that are packed at once, 240 KiB in f32: they stay in the cache of a core while columns of B pass by.
 const MOST_BLOCKS: usize = 20;
-/// Panels that a thread packs at once, at most.
-const PANELS: usize = 8;
+/// Panels of B that are packed at once, 512 KiB in f32.
+const MOST_PANELS: usize = 16;
 /// Terms of a sum from which on f64 makes it more exact: a shorter one is rounded two or three times in any case.
 const TERMS: usize = 4;
-/// Tasks per thread, so that a thread that falls behind has fewer.
-const TASKS: usize = 8;
+/// Multiplications of a row with a panel in the time in which elements of A or B are packed: one for so many.
+const PACKING: usize = 2;
 
 /// A right factor.
 #[derive(Clone, Copy)]
@@ -71,40 +69,39 @@ pub(super) struct Product<'a, T> {
     pub(super) threads: bool,
 }
 
-/// How it is multiplied; panels of B from the first on that are read in place.
+/// How it is multiplied.
 #[derive(Debug, PartialEq)]
 pub(super) enum Plan {
     /// So few multiplications that sums in f64 cost nothing, as for other operations on few elements.
     Few,
     /// One row: products of it with columns that are contiguous.
     Dots,
-    /// One block of rows, split by columns.
-    Columns(usize),
-    /// Split by rows.
-    Rows(usize),
+    /// Parts of so many rows and columns, each for one thread.
+    Parts([usize; 2]),
 }
 
-/// For blocks of `rows` by `cols`.
-pub(super) fn plan<T>([m, n, k]: [usize; 3], b: Right<'_, T>, [rows, cols]: [usize; 2]) -> Plan {
+/// For a number of threads, and blocks of `rows` by `cols`.
+pub(super) fn plan<T>(size: [usize; 3], b: Right<'_, T>, block: [usize; 2], threads: usize) -> Plan {
+    let [m, n, k] = size;
     match b {
         _ if k >= TERMS && m.saturating_mul(n).saturating_mul(k) < FEW => Plan::Few,
         Right::Matrix(_, b) if m == 1 && b.rows == 1 => Plan::Dots,
-        Right::Matrix(_, b) => {
-            let in_place = b.cols == 1 && b.rows >= cols && m <= FEW_BLOCKS * rows;
-            let panels = if in_place { n / cols } else { 0 };
-            if m <= rows { Plan::Columns(panels) } else { Plan::Rows(panels) }
-        }
-        Right::Panels(_) => Plan::Rows(n.div_ceil(cols)),
+        _ => Plan::Parts(parts([m, n], block, threads)),
     }
 }
 
-/// A part of Y: its elements, and strides by row and column.
-struct Out<'a, T>(&'a mut [T], [usize; 2]);
-
-impl<T> Out<'_, T> {
-    fn from(&mut self, row: usize, col: usize) -> Out<'_, T> {
-        Out(&mut self.0[row * self.1[0] + col * self.1[1]..], self.1)
-    }
+/// Rows and columns of the part of a thread, such that all take the least time: a row and a panel of B are a cycle for each element of k, and copying
+/// an element of A or B in packed order is a fraction of one.
+fn parts([m, n]: [usize; 2], [rows, cols]: [usize; 2], threads: usize) -> [usize; 2] {
+    let part = |across: usize, down: usize| {
+        [(m, rows, down), (n, cols, across)].map(|(n, unit, parts)| n.div_ceil(unit).div_ceil(parts) * unit)
+    };
+    let time = |[r, c]: [usize; 2]| {
+        let turns = (m.div_ceil(r) * n.div_ceil(c)).div_ceil(threads);
+        turns * (PACKING * r.min(m) * c.min(n).div_ceil(cols) + r.min(m) + c.min(n))
+    };
+    let all = (1..=threads.min(m.div_ceil(rows))).map(|down| part(threads / down, down));
+    all.min_by_key(|p| time(*p)).unwrap_or([m, n])
 }
 
 /// Elements of k as stored sums divide them: first and count.
@@ -114,10 +111,6 @@ fn depths(k: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// Bytes of a line of the cache, where vectors should begin.
 const LINE: usize = 64;
-
-/// Elements on whole lines.
-#[repr(align(64))]
-struct Aligned<T, const N: usize>([T; N]);
 
 /// The rooms of packed factors.
 const A: usize = 0;
@@ -139,64 +132,45 @@ impl<T: Element> Product<'_, T> {
     pub(super) fn run<S: Simd>(&self, s: S, y: &mut [T], place: Place) -> Result<()> {
         let [m, n, k] = self.size;
         let end = place.from(m - 1, n - 1).at;
-        let mut y = Out(&mut y[place.at..=end], [place.rows, place.cols]);
+        let mut y = Out::new(&mut y[place.at..=end], m, place.rows, place.cols);
         if k == 0 {
             let sums = filled(n, T::default())?;
-            (0..m).for_each(|r| self.merge(s, &sums, [n, n], 0, y.from(r, 0)));
+            (0..m).for_each(|r| self.merge(s, &sums, &mut y, r));
             return Ok(());
         }
-        match plan(self.size, self.b, block::<S, T>()) {
+        let threads = if self.threads { rayon::current_num_threads() } else { 1 };
+        match plan(self.size, self.b, block::<S, T>(), threads) {
             Plan::Few => self.few(block::<S, T>()[1], y),
             Plan::Dots => self.dots(s, y),
-            Plan::Columns(in_place) => self.by_columns(s, in_place, y),
-            Plan::Rows(in_place) => self.by_rows(s, in_place, y),
+            Plan::Parts(size) => self.parts(s, size, y),
         }
     }
 
     /// Element by element, for panels of `cols`; each sum is rounded once.
-    fn few(&self, cols: usize, Out(y, steps): Out<'_, T>) -> Result<()> {
+    fn few(&self, cols: usize, mut y: Out<'_, T>) -> Result<()> {
         let ([m, n, k], (a, place)) = (self.size, self.a);
         for (r, c) in (0..m).flat_map(|r| (0..n).map(move |c| (r, c))) {
             let products =
                 (0..k).map(|p| a[place.from(r, p).at].to_f64() * self.b.at([p, c], k, cols).to_f64());
-            let (sum, y) = (self.alpha * T::from_f64(products.sum()), &mut y[r * steps[0] + c * steps[1]]);
+            let (sum, y) = (self.alpha * T::from_f64(products.sum()), &mut y.row(r, c)[0]);
             *y = if self.beta == T::default() { sum } else { self.beta * *y + sum };
         }
         Ok(())
     }
 
-    /// Stores sums of the elements of k from `p` on: rows of `width` elements, of which `cols` count.
-    fn merge<S: Simd>(
-        &self,
-        s: S,
-        sums: &[T],
-        [width, cols]: [usize; 2],
-        p: usize,
-        Out(y, steps): Out<'_, T>,
-    ) {
-        let beta = if p == 0 { self.beta } else { T::from_f64(1.0) };
-        s.vectorize(Merge { alpha: self.alpha, beta, sums, width, cols, y, steps });
+    /// Stores sums of a whole row.
+    fn merge<S: Simd>(&self, s: S, sums: &[T], y: &mut Out<'_, T>, row: usize) {
+        let step = y.step;
+        s.vectorize(Merge { alpha: self.alpha, beta: self.beta, sums, y: y.row(row, 0), step });
     }
 
-    /// Packs `count` rows of A from a first one and element `p` of k on, in blocks of `width`.
-    fn pack_a<S: Simd>(
-        &self,
-        s: S,
-        [row, p]: [usize; 2],
-        [count, k]: [usize; 2],
-        width: usize,
-        to: &mut [T],
-    ) {
-        let (from, place) = (self.a.0, self.a.1.from(row, p));
-        s.vectorize(Pack { from, place, count, k, width, padded: false, to });
-    }
-
-    fn dots<S: Simd>(&self, s: S, y: Out<'_, T>) -> Result<()> {
+    fn dots<S: Simd>(&self, s: S, mut y: Out<'_, T>) -> Result<()> {
         let [_, n, k] = self.size;
         let Right::Matrix(_, Place { cols: step, .. }) = self.b else { return Ok(()) };
         with_room(A, k + n, |room| {
             let (x, sums) = room.split_at_mut(k);
-            self.pack_a(s, [0, 0], [1, k], 1, x);
+            let (from, place) = self.a;
+            s.vectorize(Pack { from, place, count: 1, k, width: 1, padded: false, to: x });
             let each = |i: usize, sums: &mut [T]| {
                 let (b, _) = self.b.in_place(k, 0, i * MOST_COLS, MOST_COLS);
                 s.vectorize(Dots { x, b, step, sums });
@@ -205,147 +179,106 @@ impl<T: Element> Product<'_, T> {
                 true => each_chunk(sums, MOST_COLS, Share::ANY, &each),
                 false => sums.chunks_mut(MOST_COLS).enumerate().for_each(|(i, sums)| each(i, sums)),
             }
-            self.merge(s, sums, [n, n], 0, y);
+            self.merge(s, sums, &mut y, 0);
         })
     }
 
-    fn by_columns<S: Simd>(&self, s: S, in_place: usize, mut y: Out<'_, T>) -> Result<()> {
-        let [m, n, k] = self.size;
-        let cols = block::<S, T>()[1];
-        with_room(A, k * m + n.div_ceil(cols) * cols * m, |room| -> Result<()> {
-            let (a, sums) = room.split_at_mut(k * m);
-            self.pack_a(s, [0, 0], [m, k], m, a);
-            let each = |Aligned(packed): &mut Aligned<T, { DEPTH * MOST_COLS }>, q: usize, sums: &mut [T]| {
-                if q < in_place {
-                    let (b, step) = self.b.in_place(k, 0, q * cols, cols);
-                    s.vectorize(Tile { rows: m, a, b, step, sums });
-                } else {
-                    self.packed_columns(s, a, q * cols, packed, sums);
-                }
-            };
-            let packed = || Aligned([T::default(); DEPTH * MOST_COLS]);
-            if self.threads {
-                each_chunk_in(sums, m * cols, Share::at_least(2), &|| Ok(packed()), &|packed, q, sums| {
-                    each(packed, q, sums);
-                    Ok(())
-                })?;
-            } else {
-                let packed = &mut packed();
-                sums.chunks_mut(m * cols).enumerate().for_each(|(q, sums)| each(packed, q, sums));
-            }
-            for (q, sums) in sums.chunks(m * cols).enumerate() {
-                self.merge(s, sums, [cols, cols.min(n - q * cols)], 0, y.from(0, q * cols));
-            }
-            Ok(())
+    /// Divides Y among threads.
+    fn parts<S: Simd>(&self, s: S, size: [usize; 2], mut y: Out<'_, T>) -> Result<()> {
+        let ([m, n, _], [rows, cols]) = (self.size, size);
+        let part = |at @ [row, col]: [usize; 2]| Part::new(self, s, at, [rows.min(m - row), cols.min(n - col)]);
+        if rows >= m && cols >= n {
+            return part([0, 0]).run(&mut y);
+        }
+        let (parts, across) = (y.parts(n, size)?, n.div_ceil(cols));
+        let each = |i: usize| {
+            let mut y = parts[i].lock().unwrap_or_else(PoisonError::into_inner);
+            part([i / across * rows, i % across * cols]).run(&mut y)
+        };
+        collected(parts.len(), 1, &each)?.into_iter().collect()
+    }
+}
+
+/// Some rows and columns of Y.
+struct Part<'p, S, T> {
+    product: &'p Product<'p, T>,
+    s: S,
+    /// The first row and column.
+    at: [usize; 2],
+    size: [usize; 2],
+    /// Rows and columns for which A and B are packed at once.
+    packed: [usize; 2],
+    /// Whether whole panels of B are read where they lie.
+    in_place: bool,
+}
+
+impl<'p, S: Simd, T: Element> Part<'p, S, T> {
+    fn new(product: &'p Product<'p, T>, s: S, at: [usize; 2], size @ [m, n]: [usize; 2]) -> Self {
+        let [most, width] = block::<S, T>();
+        let in_place = match product.b {
+            Right::Matrix(_, b) => b.cols == 1 && b.rows >= width && product.size[0] <= FEW_BLOCKS * most,
+            Right::Panels(_) => true,
+        };
+        // A panel that serves one block of rows is read from the nearest cache.
+        let cols = if m <= most { width } else { n.next_multiple_of(width).min(MOST_PANELS * width) };
+        Part { product, s, at, size, packed: [m.min(MOST_BLOCKS * most), cols], in_place }
+    }
+
+    fn run(&self, y: &mut Out<'_, T>) -> Result<()> {
+        let ([most, width], [rows, cols]) = (block::<S, T>(), self.packed);
+        let depth = DEPTH.min(self.product.size[2]);
+        with_room(A, rows.div_ceil(most) * block_step(most, depth), |a| {
+            with_room(B, cols / width * block_step(width, depth), |b| {
+                depths(self.product.size[2]).for_each(|k| self.add(k, [&mut *a, &mut *b], y));
+            })
         })?
     }
 
-    /// All rows of a panel, which is packed part by part.
-    fn packed_columns<S: Simd>(&self, s: S, a: &[T], col: usize, packed: &mut [T], sums: &mut [T]) {
-        let ([m, n, k], cols) = (self.size, block::<S, T>()[1]);
-        let mut part = Aligned([T::default(); MOST_ROWS * MOST_COLS]);
-        let part = &mut part.0[..m * cols];
-        for (p, depth) in depths(k) {
-            let b = &mut packed[..depth * cols];
-            self.b.pack(s, [p, col], [depth, cols.min(n - col)], b);
-            s.vectorize(Tile { rows: m, a: &a[p * m..][..depth * m], b, step: cols, sums: part });
-            let [alpha, beta] = [1.0, if p == 0 { 0.0 } else { 1.0 }].map(T::from_f64);
-            s.vectorize(Merge { alpha, beta, sums: part, width: cols, cols, y: sums, steps: [cols, 1] });
-        }
-    }
-
-    fn by_rows<S: Simd>(&self, s: S, in_place: usize, mut y: Out<'_, T>) -> Result<()> {
-        let ([m, n, k], [most, cols]) = (self.size, block::<S, T>());
-        let interleaved = y.1[0] <= (n - 1) * y.1[1];
-        let blocks = m.div_ceil(most);
-        let threads = rayon::current_num_threads();
-        let shares = if self.threads { TASKS * threads } else { 1 };
-        let rows = match blocks / shares {
-            _ if interleaved => m,
-            // Few blocks: as many of one height for each thread, while they are not too low to make good for reading B.
-            0 => m.div_ceil(blocks.next_multiple_of(threads)).max(most / 2),
-            some => most * some.min(MOST_BLOCKS),
-        };
-        // In place nothing is packed but what lies behind the last whole panel.
-        let deep = if in_place > 0 { k } else { k.min(PACKED_DEPTH) };
-        let wide = if in_place > 0 { n } else { (PACKED / deep).next_multiple_of(cols) };
-        for p in (0..k).step_by(deep) {
-            for j in (0..n).step_by(wide) {
-                let (k, n) = (p..k.min(p + deep), j..n.min(j + wide));
-                with_room(B, (n.len().div_ceil(cols) - in_place) * block_step(cols, k.len()), |packed| {
-                    let part = Part { product: self, s, k, n, in_place, packed: &[] };
-                    part.pack(packed);
-                    let part = Part { packed, ..part };
-                    let Out(y, steps) = y.from(0, j);
-                    let each = |i, y: &mut [T]| part.rows(i * rows, rows.min(m - i * rows), Out(y, steps));
-                    let len = if interleaved { y.len() } else { rows * steps[0] };
-                    match rows < m && self.threads {
-                        true => each_chunk_in(y, len, Share::SINGLE, &|| Ok(()), &|(), i, y| each(i, y)),
-                        false => y.chunks_mut(len).enumerate().try_for_each(|(i, y)| each(i, y)),
-                    }
-                })??;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Elements of k and columns of B; those behind the first `in_place` panels are packed.
-struct Part<'a, S, T> {
-    product: &'a Product<'a, T>,
-    s: S,
-    k: Range<usize>,
-    n: Range<usize>,
-    in_place: usize,
-    packed: &'a [T],
-}
-
-impl<S: Simd, T: Element> Part<'_, S, T> {
-    fn pack(&self, to: &mut [T]) {
-        let (cols, product, k) = (block::<S, T>()[1], self.product, self.k.len());
-        let panels = self.n.len().div_ceil(cols) - self.in_place;
-        let some = match product.threads {
-            true => cols * panels.div_ceil(2 * rayon::current_num_threads()).clamp(1, PANELS),
-            false => cols * panels.max(1),
-        };
-        let len = some / cols * block_step(cols, k);
-        let each = |i: usize, to: &mut [T]| {
-            let col = self.n.start + self.in_place * cols + i * some;
-            product.b.pack(self.s, [self.k.start, col], [k, some.min(self.n.end - col)], to);
-        };
-        match product.threads && to.len() > len {
-            true => each_chunk(to, len, Share::SINGLE, &each),
-            false => to.chunks_mut(len).enumerate().for_each(|(i, to)| each(i, to)),
-        }
-    }
-
-    /// A panel of B from element `p` of the part's k on, and its stride.
-    fn panel(&self, q: usize, p: usize, cols: usize) -> (&[T], usize) {
-        match q.checked_sub(self.in_place) {
-            None => self.product.b.in_place(self.k.end, self.k.start + p, self.n.start + q * cols, cols),
-            Some(q) => (&self.packed[q * block_step(cols, self.k.len()) + p * cols..], cols),
-        }
-    }
-
-    /// Multiplies rows of A from `first` on; `y` begins with theirs.
-    fn rows(&self, first: usize, count: usize, mut y: Out<'_, T>) -> Result<()> {
-        let ([most, cols], s) = (block::<S, T>(), self.s);
-        let mut sums = Aligned([T::default(); MOST_ROWS * MOST_COLS]);
-        let blocks = count.div_ceil(most);
-        with_room(A, blocks * block_step(most, DEPTH.min(self.k.len())), |a| {
-            for (p, depth) in depths(self.k.len()) {
-                let at = self.k.start + p;
-                self.product.pack_a(s, [first, at], [count, depth], most, a);
-                for (q, j) in (0..self.n.len()).step_by(cols).enumerate() {
-                    let ((b, step), used) = (self.panel(q, p, cols), cols.min(self.n.len() - j));
-                    for (row, a) in (0..count).step_by(most).zip(a.chunks(block_step(most, depth))) {
-                        let rows = most.min(count - row);
-                        let (a, sums) = (&a[..rows * depth], &mut sums.0[..rows * cols]);
-                        s.vectorize(Tile { rows, a, b, step, sums });
-                        self.product.merge(s, sums, [cols, used], at, y.from(row, j));
-                    }
+    /// Adds products of the elements of k from `p` on.
+    fn add(&self, (p, depth): (usize, usize), [a, b]: [&mut [T]; 2], y: &mut Out<'_, T>) {
+        let ([m, n], [rows, cols], [row, col]) = (self.size, self.packed, self.at);
+        let (Product { a: from, b: right, .. }, s) = (self.product, self.s);
+        let mut held = None;
+        for j in (0..n).step_by(cols) {
+            let count = cols.min(n - j);
+            let whole = self.whole(count);
+            right.pack(s, [p, col + j + whole], [depth, count - whole], b);
+            for i in (0..m).step_by(rows) {
+                let height = rows.min(m - i);
+                if held.replace(i) != Some(i) {
+                    let (width, place) = (block::<S, T>()[0], from.1.from(row + i, p));
+                    s.vectorize(Pack { from: from.0, place, count: height, k: depth, width, padded: false, to: a });
                 }
+                self.panels((p, depth), [a, b], [i, j], [height, count], y);
             }
-        })
+        }
+    }
+
+    /// Of `count` columns, those whose panels need not be packed.
+    fn whole(&self, count: usize) -> usize {
+        let width = block::<S, T>()[1];
+        match self.product.b {
+            Right::Panels(_) => count,
+            Right::Matrix(..) if self.in_place => count / width * width,
+            Right::Matrix(..) => 0,
+        }
+    }
+
+    /// Multiplies packed rows by panels.
+    fn panels(&self, (p, depth): (usize, usize), [a, b]: [&[T]; 2], [i, j]: [usize; 2], [m, n]: [usize; 2], y: &mut Out<'_, T>) {
+        let (Product { alpha, beta, b: right, size, .. }, [most, width]) = (self.product, block::<S, T>());
+        let beta = if p == 0 { *beta } else { T::from_f64(1.0) };
+        let whole = self.whole(n);
+        for c in (0..n).step_by(width) {
+            let (b, step) = match c.checked_sub(whole) {
+                None => right.in_place(size[2], p, self.at[1] + j + c, width),
+                Some(c) => (&b[c / width * block_step(width, depth)..], width),
+            };
+            for (r, a) in (0..m).step_by(most).zip(a.chunks(block_step(most, depth))) {
+                let rows = most.min(m - r);
+                let (at, cols) = ([i + r, j + c], width.min(n - c));
+                self.s.vectorize(Tile { a: &a[..rows * depth], b, step, alpha: *alpha, beta, rows, cols, y, at });
+            }
+        }
     }
 }

@@ -5,13 +5,14 @@ use std::thread::LocalKey;
 
 use pulp::{Simd, WithSimd};
 
+use super::output::Out;
 use super::turn::Turn;
 use crate::cpu::vector::Float;
 
 /// Vectors of a row of a block.
 const VECTORS: usize = 2;
 /// Rows of the largest block.
-pub(super) const MOST_ROWS: usize = 12;
+const MOST_ROWS: usize = 12;
 /// Columns of the widest block: two vectors of 16 elements.
 pub(super) const MOST_COLS: usize = VECTORS * 16;
 
@@ -29,6 +30,7 @@ pub(in crate::cpu) trait Element: Float + PartialEq + Turn {
     fn splat<S: Simd>(s: S, x: Self) -> Self::Vector<S>;
     /// a b + c, rounded once where the processor can.
     fn mul_add<S: Simd>(s: S, a: Self::Vector<S>, b: Self::Vector<S>, c: Self::Vector<S>) -> Self::Vector<S>;
+    fn multiply<S: Simd>(s: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     fn sum<S: Simd>(s: S, x: Self::Vector<S>) -> Self;
     /// The whole vectors of a slice, and the rest.
     fn vectors<S: Simd>(x: &[Self]) -> (&[Self::Vector<S>], &[Self]);
@@ -37,12 +39,13 @@ pub(in crate::cpu) trait Element: Float + PartialEq + Turn {
 }
 
 macro_rules! element {
-    ($t:ty, $vector:ident, $room:ident, $splat:ident, $mul_add:ident, $sum:ident, $of:ident, $of_mut:ident) => {
+    ($t:ty, $vector:ident, $room:ident, $splat:ident, $mul_add:ident, $mul:ident, $sum:ident, $of:ident, $of_mut:ident) => {
         #[rustfmt::skip]
         impl Element for $t {
             type Vector<S: Simd> = S::$vector;
             #[inline(always)] fn splat<S: Simd>(s: S, x: $t) -> S::$vector { s.$splat(x) }
             #[inline(always)] fn mul_add<S: Simd>(s: S, a: S::$vector, b: S::$vector, c: S::$vector) -> S::$vector { s.$mul_add(a, b, c) }
+            #[inline(always)] fn multiply<S: Simd>(s: S, a: S::$vector, b: S::$vector) -> S::$vector { s.$mul(a, b) }
             #[inline(always)] fn sum<S: Simd>(s: S, x: S::$vector) -> $t { s.$sum(x) }
             #[inline(always)] fn vectors<S: Simd>(x: &[$t]) -> (&[S::$vector], &[$t]) { S::$of(x) }
             #[inline(always)] fn vectors_mut<S: Simd>(x: &mut [$t]) -> &mut [S::$vector] { S::$of_mut(x).0 }
@@ -50,8 +53,8 @@ macro_rules! element {
         }
     };
 }
-element!(f32, f32s, SINGLE, splat_f32s, mul_add_e_f32s, reduce_sum_f32s, as_simd_f32s, as_mut_simd_f32s);
-element!(f64, f64s, DOUBLE, splat_f64s, mul_add_e_f64s, reduce_sum_f64s, as_simd_f64s, as_mut_simd_f64s);
+element!(f32, f32s, SINGLE, splat_f32s, mul_add_e_f32s, mul_f32s, reduce_sum_f32s, as_simd_f32s, as_mut_simd_f32s);
+element!(f64, f64s, DOUBLE, splat_f64s, mul_add_e_f64s, mul_f64s, reduce_sum_f64s, as_simd_f64s, as_mut_simd_f64s);
 
 /// Rows and columns of the largest block that these registers hold: its sums, a row of B and one element of A.
 pub(super) fn block<S: Simd, T: Element>() -> [usize; 2] {
@@ -59,16 +62,22 @@ pub(super) fn block<S: Simd, T: Element>() -> [usize; 2] {
     [rows, VECTORS * size_of::<T::Vector<S>>() / size_of::<T>()]
 }
 
-/// sums [rows, cols] = A B for a packed A [k, rows] and the rows of B, `step` elements apart.
-pub(super) struct Tile<'a, T> {
-    pub(super) rows: usize,
-    pub(super) a: &'a [T],
-    pub(super) b: &'a [T],
+/// Y = alpha A B + beta Y for a packed A [k, rows] and the rows of B, `step` elements apart; without reading Y where beta is 0.
+pub(super) struct Tile<'t, 'y, T> {
+    pub(super) a: &'t [T],
+    pub(super) b: &'t [T],
     pub(super) step: usize,
-    pub(super) sums: &'a mut [T],
+    pub(super) alpha: T,
+    pub(super) beta: T,
+    pub(super) rows: usize,
+    /// Columns that count.
+    pub(super) cols: usize,
+    pub(super) y: &'t mut Out<'y, T>,
+    /// The first row and column of Y.
+    pub(super) at: [usize; 2],
 }
 
-impl<T: Element> WithSimd for Tile<'_, T> {
+impl<T: Element> WithSimd for Tile<'_, '_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -86,32 +95,44 @@ impl<T: Element> WithSimd for Tile<'_, T> {
 }
 
 #[inline(always)]
-fn tile<S: Simd, T: Element, const ROWS: usize>(s: S, t: Tile<'_, T>) {
-    let cols = block::<S, T>()[1];
+fn tile<S: Simd, T: Element, const ROWS: usize>(s: S, t: Tile<'_, '_, T>) {
+    let width = block::<S, T>()[1];
     let mut sums = [[T::splat(s, T::default()); VECTORS]; ROWS];
     for (a, b) in t.a.as_chunks::<ROWS>().0.iter().zip(t.b.chunks(t.step)) {
-        let (b, _) = T::vectors::<S>(&b[..cols]);
+        let (b, _) = T::vectors::<S>(&b[..width]);
         let b: [T::Vector<S>; VECTORS] = std::array::from_fn(|i| b[i]);
         for (a, sums) in a.iter().zip(&mut sums) {
             let a = T::splat(s, *a);
             b.iter().zip(sums).for_each(|(b, sum)| *sum = T::mul_add(s, a, *b, *sum));
         }
     }
-    let out = T::vectors_mut::<S>(t.sums).as_chunks_mut::<VECTORS>().0;
-    out.iter_mut().zip(sums).for_each(|(out, sums)| *out = sums);
+    let ([row, col], (alpha, beta)) = (t.at, (t.alpha, t.beta));
+    if t.y.step == 1 && t.cols == width {
+        let (alpha, none) = (T::splat(s, alpha), beta == T::default());
+        let beta = T::splat(s, beta);
+        for (r, sums) in sums.into_iter().enumerate() {
+            let y = T::vectors_mut::<S>(&mut t.y.row(row + r, col)[..width]);
+            for (y, sum) in y.iter_mut().zip(sums) {
+                let sum = T::multiply(s, alpha, sum);
+                *y = if none { sum } else { T::mul_add(s, beta, *y, sum) };
+            }
+        }
+        return;
+    }
+    let (mut stored, step) = ([T::default(); MOST_COLS], t.y.step);
+    for (r, sums) in sums.into_iter().enumerate() {
+        T::vectors_mut::<S>(&mut stored[..width]).iter_mut().zip(sums).for_each(|(to, sum)| *to = sum);
+        Merge { alpha, beta, sums: &stored[..t.cols], y: t.y.row(row + r, col), step }.with_simd(s);
+    }
 }
 
-/// Y = beta Y + alpha sums; without reading Y where beta is 0.
+/// y = beta y + alpha sums for every `step`-th element of a row; without reading it where beta is 0.
 pub(super) struct Merge<'a, T> {
     pub(super) alpha: T,
     pub(super) beta: T,
-    /// Rows of so many elements, of which the first `cols` count.
     pub(super) sums: &'a [T],
-    pub(super) width: usize,
-    pub(super) cols: usize,
     pub(super) y: &'a mut [T],
-    /// Strides of Y by row and column.
-    pub(super) steps: [usize; 2],
+    pub(super) step: usize,
 }
 
 impl<T: Element> WithSimd for Merge<'_, T> {
@@ -119,18 +140,11 @@ impl<T: Element> WithSimd for Merge<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Merge { alpha, beta, sums, width, cols, y, steps: [rows, step] } = self;
-        for (r, sums) in sums.chunks(width).enumerate() {
-            let (y, sums) = (&mut y[r * rows..], &sums[..cols]);
-            match (step == 1, beta == T::default()) {
-                (true, true) => y[..cols].iter_mut().zip(sums).for_each(|(y, s)| *y = alpha * *s),
-                (true, false) => {
-                    y[..cols].iter_mut().zip(sums).for_each(|(y, s)| *y = beta * *y + alpha * *s)
-                }
-                (false, none) => y.iter_mut().step_by(step).zip(sums).for_each(|(y, s)| {
-                    *y = if none { alpha * *s } else { beta * *y + alpha * *s };
-                }),
-            }
+        let Merge { alpha, beta, sums, y, step } = self;
+        let merged = |y: T, sum: T| if beta == T::default() { alpha * sum } else { beta * y + alpha * sum };
+        match step {
+            1 => y.iter_mut().zip(sums).for_each(|(y, s)| *y = merged(*y, *s)),
+            _ => y.iter_mut().step_by(step).zip(sums).for_each(|(y, s)| *y = merged(*y, *s)),
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod blocked;
 mod kernel;
+mod output;
 mod pack;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 
-use super::blocked::{PACKED_DEPTH, Plan, plan};
+use super::blocked::{Plan, plan};
 use super::*;
 
 /// Whole numbers of small magnitude, whose sums of products are exact in f32.
@@ -86,9 +86,32 @@ fn operands_repeat_rows_columns_and_elements() {
 }
 
 #[test]
-fn long_sums_are_packed_in_parts() {
-    let (m, n, k) = (50, 300, PACKED_DEPTH + 100);
-    check::<f32>((m, n, k), [places(m, k)[1], places(k, n)[1], places(m, n)[0]], true);
+fn products_of_several_packings_give_the_sums() {
+    for (m, n, k) in [(50, 600, 600), (300, 20, 260), (520, 530, 10)] {
+        for py in places(m, n) {
+            check::<f32>((m, n, k), [places(m, k)[1], places(k, n)[1], py], true);
+        }
+    }
+}
+
+#[test]
+fn sums_do_not_depend_on_the_number_of_threads() {
+    let (m, n, k) = (150, 200, 530);
+    let (a, b) = (values::<f32>(m * k, 1), values::<f32>(k * n, 2));
+    let scaled = |x: Vec<f32>| x.into_iter().map(|x| x * 0.37).collect::<Vec<_>>();
+    let (a, b) = (scaled(a), scaled(b));
+    let place = |cols| Place { at: 0, rows: cols, cols: 1 };
+    let by = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+        let mut y = vec![0.0f32; m * n];
+        let to = (&mut *y, place(n));
+        pool.install(|| {
+            product("gemm", (m, n, k), 0.7, (&a, place(k)), (&b, place(n)), 0.0, to, true).expect("a product");
+        });
+        y
+    };
+    let one = by(1);
+    assert!([2, 3, 16].into_iter().all(|threads| by(threads) == one));
 }
 
 #[test]
@@ -148,14 +171,17 @@ fn packed_panels_give_the_same() {
 }
 
 #[test]
-fn layouts_choose_the_plan() {
-    let of =
-        |m, rows, cols| plan::<f32>([m, 70, 64], Right::Matrix(&[], Place { at: 0, rows, cols }), [12, 32]);
-    assert_eq!(of(1, 1, 64), Plan::Dots);
-    assert_eq!(of(1, 70, 1), Plan::Columns(2));
-    assert_eq!(of(12, 1, 64), Plan::Columns(0));
-    assert_eq!(of(36, 70, 1), Plan::Rows(2));
-    assert_eq!(of(37, 70, 1), Plan::Rows(0));
-    assert_eq!(plan::<f32>([3, 5, 68], Right::Panels(&[]), [12, 32]), Plan::Few);
-    assert_eq!(plan::<f32>([43, 70, 64], Right::Panels(&[]), [12, 32]), Plan::Rows(3));
+fn sizes_and_layouts_choose_the_plan() {
+    let of = |[m, n, k], rows, threads| {
+        plan::<f32>([m, n, k], Right::Matrix(&[], Place { at: 0, rows, cols: 1 }), [12, 32], threads)
+    };
+    assert_eq!(of([1, 70, 64], 1, 2), Plan::Dots);
+    assert_eq!(of([3, 5, 68], 5, 2), Plan::Few);
+    // One thread takes all; of two each half of what divides evenly, and of more a few rows or columns.
+    assert_eq!(of([128, 512, 784], 512, 1), Plan::Parts([132, 512]));
+    assert_eq!(of([128, 512, 784], 512, 2), Plan::Parts([132, 256]));
+    assert_eq!(of([1024, 128, 512], 128, 2), Plan::Parts([516, 128]));
+    assert_eq!(of([1024, 512, 512], 512, 4), Plan::Parts([516, 256]));
+    assert_eq!(of([12, 70, 64], 70, 2), Plan::Parts([12, 64]));
+    assert_eq!(plan::<f32>([43, 20, 64], Right::Panels(&[]), [12, 32], 2), Plan::Parts([24, 32]));
 }
