@@ -87,13 +87,26 @@ pub(in crate::cpu) fn product<T: Element>(
     if m == 0 || n == 0 {
         return Ok(());
     }
-    // Rows of a block are rows of Y: where columns are contiguous, the transposed product is computed. One column is taken as one row.
-    let turn = if n == 1 || m == 1 { n < m } else { py.rows < py.cols };
-    let (size, a, b, place) = match turn {
-        true => ([n, m, k], (b, pb.transposed()), Right::Matrix(a, pa.transposed()), py.transposed()),
-        false => ([m, n, k], (a, pa), Right::Matrix(b, pb), py),
+    let (product, place) = arranged([m, n, k], [alpha, beta], (a, pa), (b, pb), py, threads);
+    Arch::new().dispatch(Run { product, y, place })
+}
+
+/// The product, or the transposed one, such that Y has rows of contiguous columns where it has either: rows of a block are rows of Y. One column is taken
+/// as one row.
+fn arranged<'a, T: Element>(
+    [m, n, k]: [usize; 3],
+    [alpha, beta]: [T; 2],
+    (a, pa): (&'a [T], Place),
+    (b, pb): (&'a [T], Place),
+    y: Place,
+    threads: bool,
+) -> (Product<'a, T>, Place) {
+    let turn = if n == 1 || m == 1 { n < m } else { y.rows < y.cols };
+    let (size, a, b, y) = match turn {
+        true => ([n, m, k], (b, pb.transposed()), Right::Matrix(a, pa.transposed()), y.transposed()),
+        false => ([m, n, k], (a, pa), Right::Matrix(b, pb), y),
     };
-    Arch::new().dispatch(Run { product: Product { size, alpha, beta, a, b, threads }, y, place })
+    (Product { size, alpha, beta, a, b, threads }, y)
 }
 
 /// Columns of a panel: panels [k, panel] are what a right factor is packed into, [`block_step`] apart. Those behind the last column may hold anything.

@@ -38,18 +38,8 @@ fn check<T: Element>(size @ (m, n, k): (usize, usize, usize), [pa, pb, py]: [Pla
         let [alpha_t, beta_t] = [alpha, beta].map(T::from_f64);
         product("gemm", size, alpha_t, (&a, pa), (&b, pb), beta_t, (&mut y, py), threads).expect("a product");
         let mut again = [before.clone(), before.clone()];
-        with_fewer_instructions(
-            &Product {
-                size: [m, n, k],
-                alpha: alpha_t,
-                beta: beta_t,
-                a: (&a, pa),
-                b: Right::Matrix(&b, pb),
-                threads,
-            },
-            &mut again,
-            py,
-        );
+        let (arranged, place) = arranged([m, n, k], [alpha_t, beta_t], (&a, pa), (&b, pb), py, threads);
+        with_fewer_instructions(&arranged, &mut again, place);
         let mut wanted = before.clone();
         for (r, c) in (0..m).flat_map(|r| (0..n).map(move |c| (r, c))) {
             let sum: f64 = (0..k).map(|p| of(&a, pa, r, p) * of(&b, pb, p, c)).sum();
@@ -172,7 +162,7 @@ fn packed_panels_give_the_same() {
 
 #[test]
 fn sizes_and_layouts_choose_the_plan() {
-    let of = |[m, n, k], rows, threads| {
+    let of = |[m, n, k]: [usize; 3], rows, threads| {
         plan::<f32>([m, n, k], Right::Matrix(&[], Place { at: 0, rows, cols: 1 }), [12, 32], threads)
     };
     assert_eq!(of([1, 70, 64], 1, 2), Plan::Dots);
