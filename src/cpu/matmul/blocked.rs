@@ -186,7 +186,8 @@ impl<T: Element> Product<'_, T> {
     /// Divides Y among threads.
     fn parts<S: Simd>(&self, s: S, size: [usize; 2], mut y: Out<'_, T>) -> Result<()> {
         let ([m, n, _], [rows, cols]) = (self.size, size);
-        let part = |at @ [row, col]: [usize; 2]| Part::new(self, s, at, [rows.min(m - row), cols.min(n - col)]);
+        let part =
+            |at @ [row, col]: [usize; 2]| Part::new(self, s, at, [rows.min(m - row), cols.min(n - col)]);
         if rows >= m && cols >= n {
             return part([0, 0]).run(&mut y);
         }
@@ -247,7 +248,15 @@ impl<'p, S: Simd, T: Element> Part<'p, S, T> {
                 let height = rows.min(m - i);
                 if held.replace(i) != Some(i) {
                     let (width, place) = (block::<S, T>()[0], from.1.from(row + i, p));
-                    s.vectorize(Pack { from: from.0, place, count: height, k: depth, width, padded: false, to: a });
+                    s.vectorize(Pack {
+                        from: from.0,
+                        place,
+                        count: height,
+                        k: depth,
+                        width,
+                        padded: false,
+                        to: a,
+                    });
                 }
                 self.panels((p, depth), [a, b], [i, j], [height, count], y);
             }
@@ -265,7 +274,14 @@ impl<'p, S: Simd, T: Element> Part<'p, S, T> {
     }
 
     /// Multiplies packed rows by panels.
-    fn panels(&self, (p, depth): (usize, usize), [a, b]: [&[T]; 2], [i, j]: [usize; 2], [m, n]: [usize; 2], y: &mut Out<'_, T>) {
+    fn panels(
+        &self,
+        (p, depth): (usize, usize),
+        [a, b]: [&[T]; 2],
+        [i, j]: [usize; 2],
+        [m, n]: [usize; 2],
+        y: &mut Out<'_, T>,
+    ) {
         let (Product { alpha, beta, b: right, size, .. }, [most, width]) = (self.product, block::<S, T>());
         let beta = if p == 0 { *beta } else { T::from_f64(1.0) };
         let whole = self.whole(n);
@@ -277,7 +293,17 @@ impl<'p, S: Simd, T: Element> Part<'p, S, T> {
             for (r, a) in (0..m).step_by(most).zip(a.chunks(block_step(most, depth))) {
                 let rows = most.min(m - r);
                 let (at, cols) = ([i + r, j + c], width.min(n - c));
-                self.s.vectorize(Tile { a: &a[..rows * depth], b, step, alpha: *alpha, beta, rows, cols, y, at });
+                self.s.vectorize(Tile {
+                    a: &a[..rows * depth],
+                    b,
+                    step,
+                    alpha: *alpha,
+                    beta,
+                    rows,
+                    cols,
+                    y,
+                    at,
+                });
             }
         }
     }

@@ -53,8 +53,28 @@ macro_rules! element {
         }
     };
 }
-element!(f32, f32s, SINGLE, splat_f32s, mul_add_e_f32s, mul_f32s, reduce_sum_f32s, as_simd_f32s, as_mut_simd_f32s);
-element!(f64, f64s, DOUBLE, splat_f64s, mul_add_e_f64s, mul_f64s, reduce_sum_f64s, as_simd_f64s, as_mut_simd_f64s);
+element!(
+    f32,
+    f32s,
+    SINGLE,
+    splat_f32s,
+    mul_add_e_f32s,
+    mul_f32s,
+    reduce_sum_f32s,
+    as_simd_f32s,
+    as_mut_simd_f32s
+);
+element!(
+    f64,
+    f64s,
+    DOUBLE,
+    splat_f64s,
+    mul_add_e_f64s,
+    mul_f64s,
+    reduce_sum_f64s,
+    as_simd_f64s,
+    as_mut_simd_f64s
+);
 
 /// Rows and columns of the largest block that these registers hold: its sums, a row of B and one element of A.
 pub(super) fn block<S: Simd, T: Element>() -> [usize; 2] {

@@ -96,7 +96,8 @@ fn sums_do_not_depend_on_the_number_of_threads() {
         let mut y = vec![0.0f32; m * n];
         let to = (&mut *y, place(n));
         pool.install(|| {
-            product("gemm", (m, n, k), 0.7, (&a, place(k)), (&b, place(n)), 0.0, to, true).expect("a product");
+            product("gemm", (m, n, k), 0.7, (&a, place(k)), (&b, place(n)), 0.0, to, true)
+                .expect("a product");
         });
         y
     };

@@ -5,6 +5,7 @@ use trefoil::ops::activation::Activation;
 use trefoil::ops::gemm::Precision;
 use trefoil::ops::random::Rng;
 
+use crate::core::autograd::BackwardCtx;
 use crate::core::error::{Result, invalid};
 use crate::core::tensor::{Tensor, is_trial, same_dtype};
 use crate::functional::Graph;
@@ -33,11 +34,13 @@ pub struct SparseLinear {
     pattern: Last<Seen, Pattern>,
 }
 
-/// The positions as a graph from inputs to outputs, and row by row as numbers of elements of the matrix.
+/// The positions, as the product reads them.
 #[derive(Debug, Clone)]
-struct Pattern {
-    graph: Graph,
-    places: Tensor,
+enum Pattern {
+    /// As a graph from inputs to outputs.
+    Edges(Graph),
+    /// As numbers of elements of the matrix, and for each of its elements the number of its value, or that of a zero behind the values.
+    Elements { places: Tensor, sources: Tensor },
 }
 
 /// From one element in so many on, the product of the whole matrix, which adds up tiles, is faster than one by the indices.
@@ -86,20 +89,37 @@ impl SparseLinear {
     fn pattern(&self) -> Result<Pattern> {
         let indices = self.indices.get();
         let make = || {
-            let [row, column] = [indices.select(0, 0)?, indices.select(0, 1)?];
+            let ([row, column], [inputs, outputs]) =
+                ([indices.select(0, 0)?, indices.select(0, 1)?], self.sizes);
             check_different(&row, &column)?;
-            let graph = Graph::bipartite(&Tensor::stack(0, &[&column, &row])?, self.sizes[0], self.sizes[1])?;
-            let places = row.mul(&Tensor::full(row.device(), row.dtype(), &[], self.sizes[0] as f64)?)?;
-            Ok((Seen::new(&indices), Pattern { graph, places: places.add(&column)? }))
+            let graph = Graph::bipartite(&Tensor::stack(0, &[&column, &row])?, inputs, outputs)?;
+            let count = row.numel();
+            if count.saturating_mul(DENSE) < inputs * outputs {
+                return Ok((Seen::new(&indices), Pattern::Edges(graph)));
+            }
+            let device = row.device();
+            let places = row.mul(&Tensor::full(device, row.dtype(), &[], inputs as f64)?)?.add(&column)?;
+            let numbers = Tensor::arange(device, DType::I64, 0.0, 1.0, count)?;
+            let none = Tensor::full(device, DType::I64, &[inputs * outputs], count as f64)?;
+            let sources = none.scatter(0, &places, &numbers)?;
+            Ok((Seen::new(&indices), Pattern::Elements { places, sources }))
         };
         self.pattern.get(|s| s.is(&indices), make)
     }
 
-    /// W with zeros at the other positions, `[out, in]`.
-    fn matrix(&self, pattern: &Pattern) -> Result<Tensor> {
-        let (values, [inputs, outputs]) = (self.values.get(), self.sizes);
-        let zeros = Tensor::zeros(values.device(), values.dtype(), &[inputs * outputs])?;
-        zeros.scatter(0, &pattern.places, &values)?.reshape(&[outputs, inputs])
+    /// W with zeros at the other positions, `[out, in]`. Each element is read from its value, and its gradient there: nothing is sorted.
+    fn matrix(&self, places: &Tensor, sources: &Tensor) -> Result<Tensor> {
+        let values = self.values.get();
+        let zero = Tensor::zeros(values.device(), values.dtype(), &[1])?;
+        let matrix = Tensor::concat(0, &[&values.detach(), &zero])?.index_select(0, sources)?;
+        let matrix = matrix.record(OP, &[&values], || {
+            let places = places.clone();
+            move |cx: &mut BackwardCtx<'_>| match cx.needs(0) {
+                true => cx.give(0, cx.dy()?.index_select(0, &places)?),
+                false => Ok(()),
+            }
+        });
+        matrix.reshape(&[self.sizes[1], self.sizes[0]])
     }
 }
 
@@ -110,14 +130,17 @@ impl Layer for SparseLinear {
         let [inputs, outputs] = self.sizes;
         check_width(OP, "x", x, inputs)?;
         same_dtype(OP, x, &self.values.get())?;
-        let (pattern, values) = (self.pattern()?, self.values.get());
-        if values.numel().saturating_mul(DENSE) >= inputs * outputs {
-            let bias = self.bias.as_ref().map(Param::get);
-            return x.linear(&self.matrix(&pattern)?, bias.as_ref(), self.act, Precision::Ieee);
-        }
+        let graph = match self.pattern()? {
+            Pattern::Edges(graph) => graph,
+            Pattern::Elements { places, sources } => {
+                let bias = self.bias.as_ref().map(Param::get);
+                let matrix = self.matrix(&places, &sources)?;
+                return x.linear(&matrix, bias.as_ref(), self.act, Precision::Ieee);
+            }
+        };
         let rows = x.reshape(&[x.numel() / inputs, inputs])?;
         // A sparse product has the rows of its second factor by input.
-        let y = pattern.graph.spmm(&rows.t()?, Some(&values), None, Activation::Identity)?.t()?;
+        let y = graph.spmm(&rows.t()?, Some(&self.values.get()), None, Activation::Identity)?.t()?;
         let y = y.reshape(&[&x.shape()[..x.rank() - 1], &[outputs]].concat())?;
         match &self.bias {
             Some(b) => y.add(&b.get())?.activation(self.act),
