@@ -1,7 +1,7 @@
 /* attention/attention.c on matrix cores, for f32, f16 and bf16 (FlashAttention-2: Dao, 2023, arXiv 2307.08691).
  *
- * GK_OP says how many columns of a head the tiles have room for, and whether all rules apply (gk_head64, gk_head128_rules, ...): without, scores are
- * products times a positive factor, within a window. D and Dv are multiples of 8 up to the columns. Launch: axis 0
+ * GK_OP says how many columns of a head the tiles have room for, and whether all rules apply (gk_head64, gk_head128_rules, ...; of f32 gk_head32, too):
+ * without, scores are products times a positive factor, within a window. D and Dv are multiples of 8 up to the columns. Launch: axis 0
  * tiles of 128 queries x heads x batches, later tiles first. A warp has 16 queries; a block loops over tiles of GK_ATTN_KEYS keys, of which the next is on
  * its way while one is used. P is rounded to gk_t for the product with V; sums, maxima and the rest are float. Deterministic. Arguments as in
  * attention/attention.c; rows of Q, K, V and O begin at multiples of 16 bytes.
@@ -60,7 +60,7 @@ GK_FN void gk_matrix_dropout(const gk_rule* r, int i0, int j0, float x[GK_ATTN_K
         x[n / 4][n % 4] *= gk_keeps(r, i0 + GK_FRAG_ROW(n % 4), j0 + n / 4 * 8 + GK_FRAG_COL(n % 4)) ? r->kept : 0.0f;
 }
 
-// Units: FLOATS x MATRIX_HEADS
+// Units: FLOATS x MATRIX_HEADS, F32 x NARROW_HEADS
 GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias), GK_IN(gk_u8, mask), GK_IN(int, lengths), GK_IN(int, cu_q),
                                 GK_IN(int, cu_k), GK_IN(gk_i64, more), GK_OUT(int, err), int code, GK_IN(gk_t, v), GK_OUT(gk_t, o), GK_OUT(gk_f, lse),
                                 GK_BY_VALUE(gk_attention_matrix_args, args))

@@ -15,8 +15,6 @@
  * alone at the end, and all begin with the last queries, which they share, so that none waits for long. P and dS are rounded to gk_t for the products with
  * them. Sums in a fixed order. dQ of sequences without keys is not written.
  */
-#define gk_head32_width 32
-#define gk_head32_all 0
 #include "matrix_backward.h"
 #include "common/prelude/ordered.h"
 

@@ -1,8 +1,10 @@
 /* What the kernels of attention on matrix cores share: the functions of their units, and tiles of rows of operands. */
+#define gk_head32_width 32
 #define gk_head64_width 64
 #define gk_head128_width 128
 #define gk_head64_rules_width 64
 #define gk_head128_rules_width 128
+#define gk_head32_all 0
 #define gk_head64_all 0
 #define gk_head128_all 0
 #define gk_head64_rules_all 1

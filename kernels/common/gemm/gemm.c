@@ -36,7 +36,8 @@
 #define GK_TILE(x) gk_16_##x
 #define GK_TILE_BM 16
 #define GK_TILE_BN 256
-#define GK_TILE_BK 8
+/* In f32 64 bytes of a row at a time, where rows run along k. */
+#define GK_TILE_BK (GK_DTYPE == GK_F64 ? 8 : 16)
 #define GK_TILE_TM 4
 #define GK_TILE_TN 4
 #include "tile.h"
@@ -76,7 +77,7 @@ GK_KERNEL(gemm_skinny)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_o, c), GK_IN(gk_
                        GK_OUT(gk_o, y), GK_OUT(gk_o, z), GK_OUT(gk_f, part), GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sc), GK_DIMS(sr),
                        GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, gk_f beta, int act, gk_f p)
 {
-    GK_LOCAL gk_slot tile[GK_SLOTS(2 * (16 + 256) * 8)];
+    GK_LOCAL gk_slot tile[GK_SLOTS(2 * (16 + 256) * (GK_DTYPE == GK_F64 ? 8 : 16))];
     GK_BIND_IN(gk_t, a); GK_BIND_IN(gk_t, b); GK_BIND_IN(gk_o, c); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_o, residual); GK_BIND_IN(gk_t, scale);
     GK_BIND_OUT(gk_o, y); GK_BIND_OUT(gk_o, z); GK_BIND_OUT(gk_f, part);
     gk_16_compute(a, b, c, bias, residual, scale, y, z, part, size, sa, sb, sc, sr, sv, sy, sz, alpha, beta, act, p, tile, 4);

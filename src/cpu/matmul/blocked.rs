@@ -23,7 +23,7 @@ const MOST_BLOCKS: usize = 20;
 const MOST_PANELS: usize = 16;
 /// Terms of a sum from which on f64 makes it more exact: a shorter one is rounded two or three times in any case.
 const TERMS: usize = 4;
-/// Multiplications of a row with a panel in the time in which elements of A or B are packed: one for so many.
+/// Elements of A or B that are packed in the time in which a row is multiplied with a panel, for one element of k.
 const PACKING: usize = 2;
 
 /// A right factor.
@@ -90,8 +90,8 @@ pub(super) fn plan<T>(size: [usize; 3], b: Right<'_, T>, block: [usize; 2], thre
     }
 }
 
-/// Rows and columns of the part of a thread, such that all take the least time: a row and a panel of B are a cycle for each element of k, and copying
-/// an element of A or B in packed order is a fraction of one.
+/// Rows and columns of the part of a thread, such that all take the least time: for each element of k it multiplies every row with every panel, and packs
+/// its rows of A and columns of B.
 fn parts([m, n]: [usize; 2], [rows, cols]: [usize; 2], threads: usize) -> [usize; 2] {
     let part = |across: usize, down: usize| {
         [(m, rows, down), (n, cols, across)].map(|(n, unit, parts)| n.div_ceil(unit).div_ceil(parts) * unit)
@@ -196,7 +196,7 @@ impl<T: Element> Product<'_, T> {
             let mut y = parts[i].lock().unwrap_or_else(PoisonError::into_inner);
             part([i / across * rows, i % across * cols]).run(&mut y)
         };
-        collected(parts.len(), 1, &each)?.into_iter().collect()
+        collected(parts.len(), 1, &each)?.into_iter().try_for_each(|done| done)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Products of strided matrices in f32 and f64.
 //!
 //! The blocking is that of BLIS (Van Zee and van de Geijn, 2015): a block of Y, 12 x 32 with AVX-512 in f32, is held in vector registers while k
-//! passes by; A and B are packed so that a block reads both in order, 256 elements of k at a time. Threads share packed columns of B and take rows of
-//! Y; products of few rows are split by columns, those of few multiplications are summed in f64. Every element is summed in the same order whatever the
-//! number of threads.
+//! passes by; A and B are packed so that a block reads both in order, 256 elements of k at a time. A thread takes a part of the rows and columns of Y
+//! and packs what it multiplies, so that it reads what lies in its own cache; products of few multiplications are summed in f64. Every element is
+//! summed in the same order whatever the number of threads.
 
 mod blocked;
 mod kernel;

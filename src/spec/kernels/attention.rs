@@ -361,7 +361,7 @@ kernel_table! {
     DECODE_COMBINE: DecodeCombineArgs = "attention/decode.c" "decode_combine" [(FLOATS64, &[])];
     CACHE_APPEND: CacheAppendArgs = "attention/decode.c" "cache_append" [(FLOATS64, &[])];
     DECODE_MATRIX: DecodeMatrixArgs = "attention/decode_matrix.c" "decode_matrix" [(HALVES, DECODE_WIDTHS)];
-    ATTENTION_FWD_MATRIX: AttentionFwdArgs = "attention/matrix.c" "attention_fwd_matrix" [(FLOATS, MATRIX_HEADS)];
+    ATTENTION_FWD_MATRIX: AttentionFwdArgs = "attention/matrix.c" "attention_fwd_matrix" [(FLOATS, MATRIX_HEADS), (F32, NARROW_HEADS)];
     ATTENTION_DKV_MATRIX: AttentionDkvArgs = "attention/matrix_backward.c" "attention_dkv_matrix" [(FLOATS, MATRIX_HEADS)];
     ATTENTION_DQ_MATRIX: AttentionDqArgs = "attention/matrix_backward.c" "attention_dq_matrix" [(FLOATS, MATRIX_HEADS)];
     ATTENTION_BWD_FUSED: AttentionBwdFusedArgs = "attention/matrix_backward_fused.c" "attention_bwd_fused" [(FLOATS, HEAD_WIDTHS), (F32, NARROW_HEADS)];

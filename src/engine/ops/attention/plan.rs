@@ -9,7 +9,7 @@ use crate::spec::attention::{HEAD_WIDTHS, MATRIX_HEADS, NARROW_HEADS};
 
 /// Columns per block of the narrow and of the wide unit (`HEAD_WIDTHS`, `MATRIX_HEADS`).
 const WIDTHS: [usize; 2] = [64, 128];
-/// Columns of the unit of `matrix_backward_fused.c` for narrow heads in f32.
+/// Columns of the units of `matrix.c` and `matrix_backward_fused.c` for narrow heads in f32.
 const NARROW: usize = 32;
 /// Queries or keys of a block, on matrix cores and elsewhere.
 pub(super) const MATRIX_TILE: usize = 128;
@@ -166,10 +166,14 @@ impl AttentionProblem<'_> {
         Ok(AttentionPlan { kernel, threads, op: HEAD_WIDTHS[wide], tile: MATRIX_TILE, slices: 1, local })
     }
 
+    fn is_narrow(&self) -> bool {
+        self.dtype == DType::F32 && self.d.max(self.dv) <= NARROW
+    }
+
     /// The unit of `matrix_backward_fused.c` and its columns.
     pub(super) fn fused_unit(&self) -> (&'static str, usize) {
         match self.d.max(self.dv) {
-            ..=NARROW if self.dtype == DType::F32 => (NARROW_HEADS[0], NARROW),
+            _ if self.is_narrow() => (NARROW_HEADS[0], NARROW),
             n => {
                 let wide = usize::from(n > WIDTHS[0]);
                 (HEAD_WIDTHS[wide], WIDTHS[wide])
@@ -209,11 +213,14 @@ impl AttentionProblem<'_> {
             );
         }
         let wide = self.matrix_width()?;
-        let (local, all) = self.local(WIDTHS[wide], caps);
+        let (op, width) = match self.is_narrow() && self.plain && !self.backward {
+            true => (NARROW_HEADS[0], NARROW),
+            false => (MATRIX_HEADS[wide + if self.plain { 0 } else { 2 }], WIDTHS[wide]),
+        };
+        let (local, all) = self.local(width, caps);
         if all > caps.shared_bytes as usize {
             return Err(format!("it needs {all} bytes of local memory, of {}", caps.shared_bytes).into());
         }
-        let op = MATRIX_HEADS[wide + if self.plain { 0 } else { 2 }];
         let kernel = AttentionKernel::Matrix;
         Ok(AttentionPlan { kernel, threads: BLOCK, op, tile: MATRIX_TILE, slices: 1, local })
     }

@@ -179,8 +179,8 @@ pub(crate) fn tiling(e: Extents, dtype: DType, caps: &Caps) -> (Tile, usize) {
     } else {
         Tile::Square64
     };
-    // The skinny tile has little arithmetic to hide its loads behind: more blocks keep more of them in flight.
-    let want = units * if tile == Tile::Skinny { 4 } else { 2 };
+    // Thin products have little arithmetic to hide their loads behind: more blocks keep more of them in flight.
+    let want = units * if e.m.min(e.n) <= SKINNY { 4 } else { 2 };
     let turned = tile == Tile::Skinny && e.m > SKINNY;
     let blocks = tile.blocks(if turned { Extents { m: e.n, n: e.m, ..e } } else { e });
     if caps.is_cpu || blocks * 2 > want || e.k < 256 {
