@@ -138,7 +138,9 @@ impl<T: Element> Product<'_, T> {
             (0..m).for_each(|r| self.merge(s, &sums, &mut y, r));
             return Ok(());
         }
-        let threads = if self.threads { rayon::current_num_threads() } else { 1 };
+        // Rows that lie between each other are not divided.
+        let apart = m == 1 || place.rows > (n - 1) * place.cols;
+        let threads = if self.threads && apart { rayon::current_num_threads() } else { 1 };
         match plan(self.size, self.b, block::<S, T>(), threads) {
             Plan::Few => self.few(block::<S, T>()[1], y),
             Plan::Dots => self.dots(s, y),
@@ -228,8 +230,10 @@ impl<'p, S: Simd, T: Element> Part<'p, S, T> {
     fn run(&self, y: &mut Out<'_, T>) -> Result<()> {
         let ([most, width], [rows, cols]) = (block::<S, T>(), self.packed);
         let depth = DEPTH.min(self.product.size[2]);
+        // Of panels that are read where they lie, the last one at most is packed.
+        let panels = if self.in_place { 1 } else { cols / width };
         with_room(A, rows.div_ceil(most) * block_step(most, depth), |a| {
-            with_room(B, cols / width * block_step(width, depth), |b| {
+            with_room(B, panels * block_step(width, depth), |b| {
                 depths(self.product.size[2]).for_each(|k| self.add(k, [&mut *a, &mut *b], y));
             })
         })?
@@ -243,7 +247,9 @@ impl<'p, S: Simd, T: Element> Part<'p, S, T> {
         for j in (0..n).step_by(cols) {
             let count = cols.min(n - j);
             let whole = self.whole(count);
-            right.pack(s, [p, col + j + whole], [depth, count - whole], b);
+            if whole < count {
+                right.pack(s, [p, col + j + whole], [depth, count - whole], b);
+            }
             for i in (0..m).step_by(rows) {
                 let height = rows.min(m - i);
                 if held.replace(i) != Some(i) {

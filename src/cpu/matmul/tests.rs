@@ -135,7 +135,7 @@ fn matrices_beyond_their_slices_are_refused() {
 
 #[test]
 fn packed_panels_give_the_same() {
-    for (m, n, k) in [(1, 5, 3), (20, 70, 300), (64, 32, 40)] {
+    for (m, n, k) in [(1, 5, 3), (20, 70, 300), (64, 32, 40), (40, 70, 300)] {
         let (width, whole) = (panel::<f32>(), places(k, n)[0]);
         let (a, b) = (values::<f32>(m * k, 1), values::<f32>(whole.at + k * n, 2));
         let panels = panels("gemm", (k, n), (&b, whole)).expect("panels");
@@ -155,6 +155,13 @@ fn packed_panels_give_the_same() {
             y
         };
         assert_eq!(run(true), run(false));
+        // Y by columns: its rows are not divided among threads.
+        let (mut turned, to) = (vec![1.0f32; m * n], Place { at: 0, rows: 1, cols: m });
+        let a_rows = (&*a, place(k));
+        product_of_panels("gemm", (m, n, k), 1.0, a_rows, &panels, 1.0, (&mut turned, to), true)
+            .expect("a product");
+        let y = run(true);
+        assert!((0..m * n).all(|i| turned[i] == y[i % m * n + i / m]));
         let (mut y, few) = (vec![0.0f32; m * n], &panels[1..]);
         let to = (&mut *y, place(n));
         assert!(product_of_panels("gemm", (m, n, k), 1.0, (&a, place(k)), few, 1.0, to, true).is_err());

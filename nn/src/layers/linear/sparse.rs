@@ -92,6 +92,7 @@ impl SparseLinear {
             let ([row, column], [inputs, outputs]) =
                 ([indices.select(0, 0)?, indices.select(0, 1)?], self.sizes);
             check_different(&row, &column)?;
+            // Refuses positions outside of the matrix.
             let graph = Graph::bipartite(&Tensor::stack(0, &[&column, &row])?, inputs, outputs)?;
             let count = row.numel();
             if count.saturating_mul(DENSE) < inputs * outputs {

@@ -172,13 +172,11 @@ impl AttentionProblem<'_> {
 
     /// The unit of `matrix_backward_fused.c` and its columns.
     pub(super) fn fused_unit(&self) -> (&'static str, usize) {
-        match self.d.max(self.dv) {
-            _ if self.is_narrow() => (NARROW_HEADS[0], NARROW),
-            n => {
-                let wide = usize::from(n > WIDTHS[0]);
-                (HEAD_WIDTHS[wide], WIDTHS[wide])
-            }
+        if self.is_narrow() {
+            return (NARROW_HEADS[0], NARROW);
         }
+        let wide = usize::from(self.d.max(self.dv) > WIDTHS[0]);
+        (HEAD_WIDTHS[wide], WIDTHS[wide])
     }
 
     /// Sizes as in `matrix_backward_fused.c`; `tile` is that of queries, `GK_DQ_ROWS`.
@@ -358,6 +356,12 @@ mod tests {
         let single = problem(DType::F32, 64);
         assert_eq!(plan(single), Some((true, "gk_head64", 128, 96 << 10)));
         assert_eq!(plan(problem(DType::F32, 128)), Some((true, "gk_head128", 128, 128 << 10)));
+        let narrow = problem(DType::F32, 32);
+        assert_eq!(plan(narrow), Some((true, "gk_head32", 128, 48 << 10)));
+        let of = |p| plan(p).map(|p| p.1);
+        assert_eq!(of(AttentionProblem { plain: false, ..narrow }), Some("gk_head64_rules"));
+        assert_eq!(of(AttentionProblem { backward: true, ..narrow }), Some("gk_head64"));
+        assert_eq!(of(problem(DType::Bf16, 32)), Some("gk_head64"));
         assert_eq!(plan(AttentionProblem { backward: true, ..single }).map(|p| p.3), Some((96 << 10) + 512));
         let wide = AttentionProblem { backward: true, ..problem(DType::F32, 128) };
         assert_eq!(plan(wide).map(|p| p.3), Some((192 << 10) + 512));
@@ -376,6 +380,7 @@ mod tests {
         let opencl = Caps { id, shared_bytes: 48 << 10, ..hopper() };
         assert_eq!(problem(DType::F16, 128).matrix(&opencl).map(|p| p.local), Ok(32 << 10));
         assert_eq!(single.matrix(&opencl).map(|p| p.local), Ok(32 << 10));
+        assert_eq!(narrow.matrix(&opencl).map(|p| p.local), Ok(32 << 10));
         assert!(problem(DType::F32, 128).matrix(&opencl).is_err());
         assert!(AttentionProblem { backward: true, ..half }.matrix(&opencl).is_err());
         assert!(!best(&half, &gpu()).is_some_and(|(_, p)| is_matrix(p)));
