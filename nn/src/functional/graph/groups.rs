@@ -169,9 +169,8 @@ impl Groups {
 
     /// Number of positions of each group, i64 `[size]`. `torch.bincount`.
     pub fn counts(&self) -> Result<Tensor> {
-        let y = Tensor::empty(self.index().device(), DType::I64, &[self.size()])?;
-        y.device().degree(self.index().operand().view()?, y.operand().view_mut()?)?;
-        Ok(y)
+        let begins = self.rowptr().to_dtype(DType::I64)?;
+        begins.narrow(0, 1, self.size())?.sub(&begins.narrow(0, 0, self.size())?)
     }
 
     pub(super) fn operands(&self) -> GroupOperands {
@@ -246,6 +245,19 @@ impl Tensor {
                 Ok(dy.device().group_reduce_bwd(how, call)?)
             }
         }))
+    }
+
+    /// How often each of the numbers below `size` occurs in an index (i32 or i64 `[n]`), i64 `[size]`; where the positions are needed by group, too,
+    /// [`Groups::counts`] has them without counting. No gradient. Source `torch_geometric.utils.degree`. Errors: `Invalid` for other dtypes and ranks;
+    /// a number out of range is reported at the next synchronisation.
+    pub fn degree(&self, size: usize) -> Result<Tensor> {
+        const OP: &str = "degree";
+        check_index(OP, "index", self)?;
+        axis(OP, 0, self.rank())?;
+        let index = self.detach().contiguous()?;
+        let y = Tensor::empty(self.device(), DType::I64, &[size])?;
+        self.device().degree(index.operand().view()?, y.operand().view_mut()?)?;
+        Ok(y)
     }
 
     /// Softmax over the positions of each group: floats `[n, ..] -> [n, ..]`, each trailing position by itself. A slice of only -inf, or

@@ -8,6 +8,12 @@ use crate::engine::plan::{Problem, Reason, Variant};
 /// Cuts per block of a combining kernel (`GK_WINDOW`).
 const WINDOW: usize = 8;
 
+/// Of so many edges in all, one may lie between two cuts: a thousand edges of a node are 250 steps after another for its threads, and take as long as
+/// millions of edges that all threads share.
+const EDGES_OF_A_CUT: usize = 8192;
+/// Edges of a part of a long node, at least: as many as are added in one run (`GK_GRAPH_RUN`).
+const SHORTEST_CUT: usize = 32;
+
 /// Threads for a row of `vecs` vectors: the power of two up to 32 that leaves the fewest idle, the larger of equals.
 pub(crate) fn lanes(vecs: usize) -> usize {
     if vecs > 32 * MAX_GRID_YZ {
@@ -50,8 +56,10 @@ impl NodeProblem {
     pub(crate) fn whole(&self) -> NodePlan {
         let vecs = if self.wide { self.columns * self.dtype.size() / 16 } else { self.columns };
         let lanes = lanes(vecs);
-        // Long nodes are worth more threads where a row has few.
-        NodePlan { wide: self.wide, vecs, lanes, cut: if lanes >= 4 { 256 } else { 128 }, cuts: 0 }
+        // Long nodes are worth more threads where a row has few, and where all edges together take less time than the longest part of a node.
+        let most = if lanes >= 4 { 256 } else { 128 };
+        let cut = (self.edges / EDGES_OF_A_CUT).next_power_of_two().clamp(SHORTEST_CUT, most);
+        NodePlan { wide: self.wide, vecs, lanes, cut, cuts: 0 }
     }
 }
 
@@ -162,19 +170,20 @@ mod tests {
     fn long_nodes_are_cut_where_there_can_be_any() {
         let caps = gpu();
         let p = NodeProblem { dtype: DType::F32, columns: 64, edges: 10_000, wide: true };
-        let whole = NodePlan { wide: true, vecs: 16, lanes: 16, cut: 256, cuts: 0 };
-        assert_eq!(p.plan(0, &caps), Ok(NodePlan { cuts: 40, ..whole }));
+        let whole = NodePlan { wide: true, vecs: 16, lanes: 16, cut: 32, cuts: 0 };
+        assert_eq!(p.plan(0, &caps), Ok(NodePlan { cuts: 313, ..whole }));
         assert_eq!(p.plan(1, &caps), Ok(whole));
-        let few = NodeProblem { edges: 512, ..p };
-        assert!(few.plan(0, &caps).is_err_and(|e| e.contains("512 edges")));
-        let thin = NodeProblem { columns: 1, wide: false, edges: 512, ..p };
-        assert!(matches!(thin.plan(0, &caps), Ok(NodePlan { lanes: 1, cut: 128, cuts: 4, .. })));
+        let few = NodeProblem { edges: 64, ..p };
+        assert!(few.plan(0, &caps).is_err_and(|e| e.contains("64 edges")));
+        let cut = |edges, columns| NodeProblem { edges, columns, ..p }.whole().cut;
+        assert_eq!([0, 200_000, 600_000, 2_000_000, 1 << 30].map(|n| cut(n, 64)), [32, 32, 128, 256, 256]);
+        assert_eq!(cut(1 << 30, 4), 128);
     }
 
     #[test]
     fn rows_of_gradients_are_read_once_where_groups_are_given() {
         let caps = gpu();
-        let nodes = NodeProblem { dtype: DType::F32, columns: 64, edges: 100, wide: true };
+        let nodes = NodeProblem { dtype: DType::F32, columns: 64, edges: 60, wide: true };
         let p = GroupBwdProblem { nodes, row: 256, grouped: true };
         assert_eq!(p.plan(0, &caps), Ok(GroupBwdPlan::ByNode(nodes.whole())));
         assert_eq!(p.plan(1, &caps), Ok(GroupBwdPlan::ByEdge));
