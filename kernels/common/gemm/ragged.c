@@ -2,8 +2,8 @@
  *
  *   Z[r] = alpha A[r] B[g] + bias[g],  Y[r] = act(Z[r])  for the rows r of group g, offsets[g] <= r < offsets[g + 1]; 0 for rows of no group
  *
- * size = {rows, N, K, groups, columns of a block, columns of a thread, 16-byte stores}; sa, sb: as in gemm.c, sb's batch stride leads from group to
- * group; sv = {from group to group of bias, -}; sy, sz = {row, column}. `bias` and `z` may be null. The rows before the first and after the last group are groups without products.
+ * size = {rows, N, K, groups, columns of a block, -, 16-byte stores}; sa, sb: as in gemm.c, sb's batch stride leads from group to group; sv = {from group
+ * to group of bias, -}; sy, sz = {row, column}. `bias` and `z` may be null. The rows before the first and after the last group are groups without products.
  * Products are accumulated in gk_f in the order of k. Deterministic. Reference: F.grouped_mm.
  */
 #include "operands.h"
@@ -133,39 +133,6 @@ GK_FN void gk_few_rows(const gk_ragged* q, gk_i64 group, gk_i64 m, int rows, gk_
         if (i < rows) gk_store_o(q->y, (m + i) * q->sy.v[0] + n * q->sy.v[1], x.v[i]);
 }
 
-/* Rows of a run, [m, end), and the groups they belong to; `group` -1 and `groups` are none. */
-typedef struct { GK_GLOBAL const int* offsets; gk_i64 m, end, total, groups, group; } gk_rows;
-
-/* The run of `rows` rows from m on. All threads look through the offsets for one that is wrong. */
-GK_FN gk_rows gk_rows_from(gk_i64 m, int rows, GK_GLOBAL const int* offsets, gk_i64 total, gk_i64 groups, GK_GLOBAL int* err, int code)
-{
-    gk_rows r;
-    for (gk_i64 g = gk_gid(); g <= groups; g += gk_gsize()) {
-        int first = offsets[g], last = (int)total;
-        if (g < groups) last = offsets[g + 1];
-        if (first < 0 || last < first || last > total) gk_report(err, code);
-    }
-    r.offsets = offsets; r.m = m; r.end = m + rows < total ? m + rows : total; r.total = total; r.groups = groups;
-    r.group = -1;
-    if (m >= total) return r;
-    /* The last group that begins at or before the run. */
-    GK_SEEK(gk_i64, group, groups + 1, offsets[v] <= m)
-    if (offsets[0] <= m) r.group = group;
-    return r;
-}
-
-/* The end of the rows from m on that belong to one group, which becomes the run's; m where there are none. */
-GK_FN gk_i64 gk_same_group(gk_rows* r)
-{
-    while (r->m < r->end) {
-        gk_i64 stop = r->total;
-        if (r->group < r->groups) stop = r->offsets[r->group + 1];
-        if (stop > r->m || r->group >= r->groups) return stop < r->end ? stop : r->end;
-        r->group++;
-    }
-    return r->m;
-}
-
 #undef GK_MIN_BLOCKS
 #define GK_MIN_BLOCKS 2
 
@@ -176,102 +143,24 @@ GK_KERNEL(gemm_ragged_by_rows)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, offset
 {
     GK_RAGGED_BIND();
     int wide = (int)size.v[4], tiles = (int)((size.v[1] + wide - 1) / wide);
-    gk_i64 n = (gk_i64)(gk_bid(0) % tiles) * wide + gk_lid() % wide, run = gk_bid(0) / tiles * (GK_BLOCK / wide) + gk_lid() / wide;
-    gk_rows r = gk_rows_from(run * GK_RUN_ROWS, GK_RUN_ROWS, offsets, size.v[0], size.v[3], err, code);
-    if (n >= size.v[1]) return;
-    while (r.m < r.end) {
-        gk_i64 stop = gk_same_group(&r);
-        int rows = stop - r.m < GK_FEW_ROWS ? (int)(stop - r.m) : GK_FEW_ROWS;
-        gk_few_rows(&q, r.group, r.m, rows, n);
-        r.m += rows;
+    gk_i64 total = size.v[0], groups = size.v[3], n = (gk_i64)(gk_bid(0) % tiles) * wide + gk_lid() % wide;
+    gk_i64 m = (gk_bid(0) / tiles * (GK_BLOCK / wide) + gk_lid() / wide) * (gk_i64)GK_RUN_ROWS, end = m + GK_RUN_ROWS < total ? m + GK_RUN_ROWS : total;
+    for (gk_i64 g = gk_gid(); g <= groups; g += gk_gsize()) {
+        int first = offsets[g], last = (int)total;
+        if (g < groups) last = offsets[g + 1];
+        if (first < 0 || last < first || last > total) gk_report(err, code);
     }
-}
-
-/* ---- small matrices in registers ----------------------------------------------------------------------------------------------- */
-
-/* Threads that have a run of rows, numbers of a matrix that each keeps, rows of a run. */
-#define GK_TEAM_THREADS 16
-#define GK_KEPT 64
-#define GK_KEPT_ROWS 16
-
-/* The columns n, n + GK_TEAM_THREADS, ... of a matrix, up to GK_KEPT / columns terms of each; 0 where it has none. */
-GK_FN void gk_keep(gk_f* kept, GK_GLOBAL const gk_t* b, gk_side sb, gk_i64 n, gk_i64 limit, int terms, const int columns)
-{
-    const int room = GK_KEPT / columns;
-    GK_UNROLL for (int c = 0; c < columns; c++) {
-        GK_GLOBAL const gk_t* from = b + (n + c * GK_TEAM_THREADS) * sb.step;
-        int have = n + c * GK_TEAM_THREADS < limit ? terms : 0;
-        if (sb.along && sb.wide) {
-            GK_UNROLL for (int k = 0; k < room; k += GK_W) {
-                gk_vec x;
-                GK_UNROLL for (int u = 0; u < GK_W; u++) x.v[u] = GK_R(0.0);
-                if (k < have) x = gk_loadv(from, k);
-                GK_UNROLL for (int u = 0; u < GK_W; u++) kept[c * room + k + u] = x.v[u];
-            }
-        } else {
-            GK_UNROLL for (int k = 0; k < room; k++) {
-                kept[c * room + k] = GK_R(0.0);
-                if (k < have) kept[c * room + k] = gk_load(from, k * sb.kstep);
-            }
-        }
+    if (m >= end || n >= size.v[1]) return;
+    /* The last group that begins at or before the run; -1 and `groups` are none. */
+    GK_SEEK(gk_i64, group, groups + 1, offsets[v] <= m)
+    if (offsets[0] > m) group = -1;
+    while (m < end) {
+        gk_i64 stop = total;
+        if (group < groups) stop = offsets[group + 1];
+        if (stop <= m && group < groups) { group++; continue; }
+        if (stop > end) stop = end;
+        int rows = stop - m < GK_FEW_ROWS ? (int)(stop - m) : GK_FEW_ROWS;
+        gk_few_rows(&q, group, m, rows, n);
+        m += rows;
     }
-}
-
-/* Row m of the result: a row of A by the kept columns of its group's matrix. */
-GK_FN void gk_kept_row(const gk_ragged* q, const gk_f* kept, gk_i64 group, gk_i64 m, gk_i64 n, const int columns)
-{
-    const int room = GK_KEPT / columns;
-    int none = group < 0 || group >= q->size.v[3];
-    GK_GLOBAL const gk_t* a = q->a + m * q->sa.v[0];
-    gk_f acc[4];
-    gk_four x;
-    GK_UNROLL for (int c = 0; c < 4; c++) acc[c] = GK_R(0.0);
-    GK_UNROLL for (int k = 0; k < room; k += GK_W) {
-        gk_vec v;
-        GK_UNROLL for (int u = 0; u < GK_W; u++) v.v[u] = GK_R(0.0);
-        if (k < q->size.v[2]) v = gk_loadv(a, k);
-        GK_UNROLL for (int u = 0; u < GK_W; u++)
-            GK_UNROLL for (int c = 0; c < columns; c++) acc[c] += v.v[u] * kept[c * room + k + u];
-    }
-    GK_UNROLL for (int c = 0; c < 4; c++) {
-        gk_i64 at = n + c * GK_TEAM_THREADS;
-        gk_f bias = GK_R(0.0);
-        if (q->bias && !none && c < columns && at < q->size.v[1]) bias = gk_load(q->bias, group * q->sv.v[0] + at);
-        x.v[c] = none ? GK_R(0.0) : q->alpha * acc[c] + bias;
-        if (q->z && c < columns && at < q->size.v[1]) gk_store_o(q->z, m * q->sz.v[0] + at * q->sz.v[1], x.v[c]);
-    }
-    if (!none) x = gk_activate(q->act, x, q->p);
-    GK_UNROLL for (int c = 0; c < columns; c++) {
-        gk_i64 at = n + c * GK_TEAM_THREADS;
-        if (at < q->size.v[1]) gk_store_o(q->y, m * q->sy.v[0] + at * q->sy.v[1], x.v[c]);
-    }
-}
-
-/* The rows of a run, whose threads have so many columns each. */
-GK_FN void gk_kept_run(const gk_ragged* q, gk_rows r, gk_i64 n, const int columns)
-{
-    gk_f kept[GK_KEPT];
-    while (r.m < r.end) {
-        gk_i64 stop = gk_same_group(&r);
-        int none = r.group < 0 || r.group >= r.groups;
-        gk_keep(kept, q->b + (none ? 0 : r.group) * q->sb.v[2], gk_side_of(q->sb), n, q->size.v[1], none ? 0 : (int)q->size.v[2], columns);
-        for (; r.m < stop; r.m++) gk_kept_row(q, kept, r.group, r.m, n, columns);
-    }
-}
-
-/* Threads have a run of rows, as in gemm_ragged_by_rows, and keep the matrix of its group: one of up to 64, 32 or 16 terms in blocks of 16, 32 or 64 columns,
- * size.v[5] for each thread. Vectors of A run along the terms. Launch: axis 0 = runs, columns fastest. */
-// Units: FLOATS x OUTPUTS
-GK_KERNEL(gemm_ragged_in_registers)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(int, offsets), GK_IN(gk_t, bias), GK_OUT(gk_o, y), GK_OUT(gk_o, z),
-                                    GK_OUT(int, err), GK_DIMS(size), GK_DIMS(sa), GK_DIMS(sb), GK_DIMS(sv), GK_DIMS(sy), GK_DIMS(sz), gk_f alpha, int act, gk_f p, int code)
-{
-    GK_RAGGED_BIND();
-    int columns = (int)size.v[5], wide = columns * GK_TEAM_THREADS, tiles = (int)((size.v[1] + wide - 1) / wide);
-    gk_i64 n = (gk_i64)(gk_bid(0) % tiles) * wide + gk_lid() % GK_TEAM_THREADS;
-    gk_i64 run = (gk_i64)(gk_bid(0) / tiles) * (GK_BLOCK / GK_TEAM_THREADS) + gk_lid() / GK_TEAM_THREADS;
-    gk_rows r = gk_rows_from(run * GK_KEPT_ROWS, GK_KEPT_ROWS, offsets, size.v[0], size.v[3], err, code);
-    if (n >= size.v[1]) return;
-    if (columns == 1) gk_kept_run(&q, r, n, 1);
-    else if (columns == 2) gk_kept_run(&q, r, n, 2);
-    else gk_kept_run(&q, r, n, 4);
 }

@@ -45,51 +45,44 @@ GK_KERNEL(gemm_ragged_bwd)(GK_IN(gk_t, p), GK_IN(gk_t, q), GK_IN(int, offsets), 
     }
 }
 
-/* Rows of a group in a step, of which the next is loaded while one is added: the more, the sooner the largest group is done, and the more a small one
- * does in vain. */
-#define GK_FEW_AT_ONCE 16
-#define GK_MANY_AT_ONCE (GK_W >= 4 ? 64 : 32)
+/* Rows of the groups in a step. */
+#define GK_SMALL_ROWS 16
 
-/* A thread's numbers of a step of P and Q: of `terms` rows, `have` columns of P, and of Q where `on`. */
-GK_FN void gk_few_load(gk_f* x, gk_f* y, GK_GLOBAL const gk_t* p, GK_GLOBAL const gk_t* q, gk_i64 left, const int columns, const int many, int have,
-                       int on, gk_dims sp, gk_dims sq)
+/* A thread's numbers of a step of P and Q: of `terms` rows, `have` and `wide` columns. */
+GK_FN void gk_few_load(gk_f* x, gk_f* y, GK_GLOBAL const gk_t* p, GK_GLOBAL const gk_t* q, gk_i64 left, const int per, const int step, int r, int have, int on,
+                       gk_dims sp, gk_dims sq)
 {
-    const int step = GK_BLOCK / columns;
-    int terms = left < many ? (int)left : many, lid = gk_lid();
-    GK_UNROLL for (int i = 0; i < many / 4; i++) {
-        x[i] = GK_R(0.0);
+    int terms = left < GK_SMALL_ROWS ? (int)left : GK_SMALL_ROWS, lid = gk_lid();
+    GK_UNROLL for (int i = 0; i < 4; i++) {
+        x[i] = GK_R(0.0); y[i] = GK_R(0.0);
         if (lid / 64 + 4 * i < terms && lid % 64 < have) x[i] = gk_load(p, 4 * i * sp.v[1]);
-    }
-    GK_UNROLL for (int i = 0; i < many / step; i++) {
-        y[i] = GK_R(0.0);
-        if (lid / columns + i * step < terms && on) y[i] = gk_load(q, i * step * sq.v[1]);
+        if (i < per && r + i * step < terms && on) y[i] = gk_load(q, i * step * sq.v[1]);
     }
 }
 
-/* The 64 rows of D from m0 on and `columns` (16 or 64) from n0 on, by steps of `many` rows: a thread has one column, and four rows or four times four. */
+/* The 64 rows of D from m0 on and `columns` (16 or 64) from n0 on: a thread has one column, and four rows or four times four. */
 GK_FN void gk_ragged_few(GK_GLOBAL const gk_t* p, GK_GLOBAL const gk_t* q, GK_GLOBAL gk_o* d, gk_run rows, gk_i64 m0, gk_i64 n0, const int columns,
-                         const int many, gk_dims size, gk_dims sp, gk_dims sq, gk_dims sd, gk_f alpha, int accumulate, GK_LOCAL_PTR gk_slot* tp,
-                         GK_LOCAL_PTR gk_f* tq)
+                         gk_dims size, gk_dims sp, gk_dims sq, gk_dims sd, gk_f alpha, int accumulate, GK_LOCAL_PTR gk_slot* tp, GK_LOCAL_PTR gk_f* tq)
 {
     const int per = columns / 16, step = GK_BLOCK / columns;
     int lid = gk_lid(), c = lid % columns, r = lid / columns, have = size.v[1] - m0 < 64 ? (int)(size.v[1] - m0) : 64;
     int wide = size.v[2] - n0 < columns ? (int)(size.v[2] - n0) : columns;
     gk_i64 left = rows.end - rows.begin;
-    gk_f acc[4][4], x[16], y[4];
+    gk_f acc[4][4], x[4], y[4];
     p += (rows.begin + lid / 64) * sp.v[1] + (m0 + lid % 64) * sp.v[0];
     q += (rows.begin + r) * sq.v[1] + (n0 + c) * sq.v[0];
     GK_UNROLL for (int u = 0; u < 16; u++) acc[u / 4][u % 4] = GK_R(0.0);
-    gk_few_load(x, y, p, q, left, columns, many, have, c < wide, sp, sq);
+    gk_few_load(x, y, p, q, left, per, step, r, have, c < wide, sp, sq);
     /* Loops with barriers run at least once. The next step is on its way while one is added. */
     do {
-        int terms = left < many ? (int)left : many;
-        GK_UNROLL for (int i = 0; i < many / 4; i++) gk_slot_put(tp, lid + i * GK_BLOCK, x[i]);
-        GK_UNROLL for (int i = 0; i < many / step; i++) tq[lid + i * GK_BLOCK] = y[i];
+        int terms = left < GK_SMALL_ROWS ? (int)left : GK_SMALL_ROWS;
+        GK_UNROLL for (int i = 0; i < 4; i++) gk_slot_put(tp, lid + i * GK_BLOCK, x[i]);
+        GK_UNROLL for (int i = 0; i < per; i++) tq[lid + i * GK_BLOCK] = y[i];
         GK_BARRIER();
-        p += many * sp.v[1];
-        q += many * sq.v[1];
-        left -= many;
-        gk_few_load(x, y, p, q, left, columns, many, have, c < wide, sp, sq);
+        p += GK_SMALL_ROWS * sp.v[1];
+        q += GK_SMALL_ROWS * sq.v[1];
+        left -= GK_SMALL_ROWS;
+        gk_few_load(x, y, p, q, left, per, step, r, have, c < wide, sp, sq);
         for (int t = 0; t < terms; t++) {
             gk_f f = tq[t * columns + c];
             GK_UNROLL for (int i = 0; i < per; i++) {
@@ -116,15 +109,13 @@ GK_FN void gk_ragged_few(GK_GLOBAL const gk_t* p, GK_GLOBAL const gk_t* q, GK_GL
 GK_KERNEL(gemm_ragged_bwd_by_group)(GK_IN(gk_t, p), GK_IN(gk_t, q), GK_IN(int, offsets), GK_OUT(gk_o, d), GK_OUT(int, err), GK_DIMS(size), GK_DIMS(sp),
                                     GK_DIMS(sq), GK_DIMS(sd), gk_f alpha, int accumulate, int code)
 {
-    GK_LOCAL gk_slot tp[GK_SLOTS(GK_MANY_AT_ONCE * 64)];
-    GK_LOCAL gk_f tq[GK_BLOCK * 4];
+    GK_LOCAL gk_slot tp[GK_SLOTS(GK_SMALL_ROWS * 64)];
+    GK_LOCAL gk_f tq[GK_SMALL_ROWS * 64];
     GK_BIND_IN(gk_t, p); GK_BIND_IN(gk_t, q); GK_BIND_IN(int, offsets); GK_BIND_OUT(gk_o, d); GK_BIND_OUT(int, err);
     int wide = (int)size.v[4], down = (int)((size.v[1] + 63) / 64), across = (int)((size.v[2] + wide - 1) / wide), at = gk_bid(0), tile = at / across;
     gk_i64 group = tile / down, m0 = (gk_i64)(tile % down) * 64, n0 = (gk_i64)(at % across) * wide;
     gk_run rows = gk_rows_of_group(group, offsets, size.v[0], size.v[3], err, code);
     d += group * sd.v[2];
-#define GK_FEW(columns, many) gk_ragged_few(p, q, d, rows, m0, n0, columns, many, size, sp, sq, sd, alpha, accumulate, tp, tq)
-    if (wide > 16) GK_FEW(64, GK_FEW_AT_ONCE);
-    else if (rows.end - rows.begin <= 2 * GK_FEW_AT_ONCE) GK_FEW(16, GK_FEW_AT_ONCE);
-    else GK_FEW(16, GK_MANY_AT_ONCE);
+    if (wide == 16) gk_ragged_few(p, q, d, rows, m0, n0, 16, size, sp, sq, sd, alpha, accumulate, tp, tq);
+    else gk_ragged_few(p, q, d, rows, m0, n0, 64, size, sp, sq, sd, alpha, accumulate, tp, tq);
 }

@@ -129,7 +129,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `gemm_ragged`, `gemm_ragged_by_rows`, `gemm_ragged_in_registers`.
+    /// Arguments of `gemm_ragged`, `gemm_ragged_by_rows`.
     GemmRaggedArgs {
         a: In("gk_t"),
         b: In("gk_t"),
@@ -250,7 +250,6 @@ kernel_table! {
     GEMM_PARTS: GemmPartsArgs = "gemm/parts.c" "gemm_parts" [(F32, &[])];
     GEMM_RAGGED: GemmRaggedArgs = "gemm/ragged.c" "gemm_ragged" [(FLOATS64, OUTPUTS)];
     GEMM_RAGGED_BY_ROWS: GemmRaggedArgs = "gemm/ragged.c" "gemm_ragged_by_rows" [(FLOATS64, OUTPUTS)];
-    GEMM_RAGGED_IN_REGISTERS: GemmRaggedArgs = "gemm/ragged.c" "gemm_ragged_in_registers" [(FLOATS, OUTPUTS)];
     GEMM_RAGGED_BIAS: GemmRaggedBiasArgs = "gemm/ragged_bias.c" "gemm_ragged_bias" [(FLOATS64, &[])];
     GEMM_RAGGED_BIAS_PARTS: GemmRaggedBiasPartsArgs = "gemm/ragged_bias.c" "gemm_ragged_bias_parts" [(FLOATS64, &[])];
     GEMM_RAGGED_BWD: GemmRaggedBwdArgs = "gemm/ragged_bwd.c" "gemm_ragged_bwd" [(FLOATS64, &[])];

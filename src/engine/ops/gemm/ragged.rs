@@ -84,8 +84,7 @@ impl Ragged<'_> {
         let rows = [a.steps[0], row, group, y.steps[0], z.steps[0], e.n, e.k].into_iter().all(whole);
         let aligned = a.aligned && b.aligned && y.aligned && z.aligned && inner && rows;
         let same_dtype = self.out == *dtype;
-        let aligned_a = a.aligned && a.steps[1] == 1 && whole(a.steps[0]) && whole(e.k);
-        RaggedForward(RaggedProblem { e: *e, rows: e.m, dtype: *dtype, same_dtype, aligned, aligned_a })
+        RaggedForward(RaggedProblem { e: *e, rows: e.m, dtype: *dtype, same_dtype, aligned })
     }
 
     fn z(&self) -> (Ptr, [usize; 3]) {
@@ -125,8 +124,7 @@ impl Ragged<'_> {
         GemmRaggedSpecializedArgs { bias: self.bias, z, act, p, ..plain }
     }
 
-    /// Threads keep `kept` columns each, in the kernel that does.
-    fn portable_args(&self, kept: usize) -> GemmRaggedArgs {
+    fn portable_args(&self) -> GemmRaggedArgs {
         let (e, dt, (z, sz)) = (self.e, self.dtype, self.z());
         // Groups start at any row: a load along the rows would not be aligned.
         let a = MatrixOperand { aligned: self.a.aligned && self.a.steps[1] == 1, ..self.a };
@@ -140,7 +138,7 @@ impl Ragged<'_> {
             y: self.y.arg(),
             z,
             err: self.err,
-            size: dims([e.m, e.n, e.k, e.batch, columns(e.n), kept, wide]),
+            size: dims([e.m, e.n, e.k, e.batch, columns(e.n), 0, wide]),
             sa: a.side(e.m, e.k, dt),
             sb: self.b.transposed().side(e.n, e.k, dt),
             sv: dims([e.n]),
@@ -158,14 +156,7 @@ impl Engine {
     /// The variant that serves eight groups of 4096 rows in all with matrices of 1024 x 1024 in bf16.
     pub(crate) fn explain_ragged(&self, op: &'static str) -> Result<Choice> {
         let e = Extents { batch: 8, m: 4096, n: 1024, k: 1024 };
-        let p = RaggedProblem {
-            e,
-            rows: 4096,
-            dtype: DType::Bf16,
-            same_dtype: true,
-            aligned: true,
-            aligned_a: true,
-        };
+        let p = RaggedProblem { e, rows: 4096, dtype: DType::Bf16, same_dtype: true, aligned: true };
         match op {
             "gemm_ragged" => self.explain_problem(op, &RaggedForward(p)),
             _ => self.explain_problem(
@@ -199,7 +190,7 @@ impl Engine {
             err: self.arg_error(),
             act: fused_act(op, p.act)?,
         };
-        let (kernel, grid, kept) = match self.plan(op, &ragged.problem())? {
+        let (kernel, grid) = match self.plan(op, &ragged.problem())? {
             RaggedPlan::Specialized(grid) => {
                 let (_, by_terms) = ragged.rows_of_b();
                 let kernel = if by_terms { &GEMM_RAGGED_SPECIALIZED_NN } else { &GEMM_RAGGED_SPECIALIZED_NT };
@@ -210,12 +201,11 @@ impl Engine {
                 let kernel = if by_terms { &GEMM_RAGGED_MATRIX_TERMS } else { &GEMM_RAGGED_MATRIX };
                 return self.launch(kernel, ragged.dtype, "", grid, &ragged.matrix_args());
             }
-            RaggedPlan::InRegisters(grid, kept) => (&GEMM_RAGGED_IN_REGISTERS, grid, kept),
-            RaggedPlan::ByRows(grid) | RaggedPlan::ByGroup(grid) => (&GEMM_RAGGED_BY_ROWS, grid, 0),
-            RaggedPlan::Tiles(grid) => (&GEMM_RAGGED, grid, 0),
+            RaggedPlan::ByRows(grid) | RaggedPlan::ByGroup(grid) => (&GEMM_RAGGED_BY_ROWS, grid),
+            RaggedPlan::Tiles(grid) => (&GEMM_RAGGED, grid),
         };
         let of = OUTPUTS[usize::from(ragged.out != ragged.dtype)];
-        self.launch(kernel, ragged.dtype, of, grid, &ragged.portable_args(kept))
+        self.launch(kernel, ragged.dtype, of, grid, &ragged.portable_args())
     }
 
     /// The sums of the rows of dZ by groups.
@@ -276,14 +266,7 @@ impl Engine {
         let whole = |n: usize| (n * dt.size()).is_multiple_of(16);
         let aligned = [left, right, d].iter().all(|m| m.aligned && m.steps[1] == 1 && whole(m.steps[0]))
             && [d.steps[2], e.m, e.n].into_iter().all(whole);
-        let problem = RaggedBackward(RaggedProblem {
-            e,
-            rows: e.k,
-            dtype: dt,
-            same_dtype: true,
-            aligned,
-            aligned_a: aligned,
-        });
+        let problem = RaggedBackward(RaggedProblem { e, rows: e.k, dtype: dt, same_dtype: true, aligned });
         let plan = self.plan(op, &problem)?;
         let (offsets, err, code) = (self.arg_in(&io.offsets), self.arg_error(), code_of_op(op));
         let (alpha, accumulate) = (p.alpha, i32::from(io.db.accumulate));
@@ -312,9 +295,7 @@ impl Engine {
                     GemmRaggedBwdMatrixArgs { p, q, offsets, d, err, size, steps, alpha, accumulate, code };
                 return self.launch(&GEMM_RAGGED_BWD_MATRIX, dt, "", grid, &args);
             }
-            RaggedPlan::InRegisters(grid, _) | RaggedPlan::ByRows(grid) | RaggedPlan::ByGroup(grid) => {
-                (&GEMM_RAGGED_BWD_BY_GROUP, grid)
-            }
+            RaggedPlan::ByRows(grid) | RaggedPlan::ByGroup(grid) => (&GEMM_RAGGED_BWD_BY_GROUP, grid),
             RaggedPlan::Tiles(grid) => (&GEMM_RAGGED_BWD, grid),
         };
         // The rows of a group are the terms of its product.

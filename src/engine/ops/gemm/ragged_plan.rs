@@ -16,10 +16,6 @@ const MANY_GROUPS: usize = 64;
 /// Rows of a run, as `gemm/ragged.c` has it, and threads of a block.
 const RUN_ROWS: usize = 32;
 const THREADS: usize = 256;
-/// Where matrices stay in registers: threads and rows of a run, and numbers of a matrix for each thread.
-const TEAM: usize = 16;
-const KEPT_ROWS: usize = 16;
-const KEPT: usize = 64;
 
 const MATRIX_CORES: Variant = Variant { name: "matrix_cores", source: "kernels/common/gemm/ragged_matrix.c" };
 const SPECIALIZED: Variant =
@@ -37,8 +33,6 @@ pub(crate) struct RaggedProblem {
     pub(super) same_dtype: bool,
     /// Whether rows of all operands are whole items of 16 bytes at multiples of 16 bytes.
     pub(super) aligned: bool,
-    /// Whether those of A are.
-    pub(super) aligned_a: bool,
 }
 
 impl RaggedProblem {
@@ -47,9 +41,13 @@ impl RaggedProblem {
         self.e.batch > MANY_GROUPS && self.rows < SIDE.saturating_mul(self.e.batch)
     }
 
-    /// Whether matrix cores are worth it. Without them the portable kernels have more of their sums in registers.
-    fn prefers_matrix_cores(&self, caps: &Caps) -> bool {
-        caps.matrix_cores.is_some() && !self.many_small_groups()
+    /// Whether a variant is worth it. Without matrix cores the portable kernels have more of their sums in registers.
+    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
+        match variant {
+            0 | 1 => caps.matrix_cores.is_some() && !self.many_small_groups(),
+            2 => self.many_small_groups(),
+            _ => true,
+        }
     }
 
     /// Why kernels for matrix cores do not take it, if so.
@@ -61,18 +59,6 @@ impl RaggedProblem {
             return Err("rows are no whole items of 16 bytes at multiples of 16 bytes".into());
         }
         Ok(())
-    }
-
-    /// Columns of the matrices that a thread keeps: their terms are up to 64, 32 or 16.
-    fn kept_columns(&self) -> Result<usize, Reason> {
-        let fits = |n: &usize| self.e.k <= KEPT / n;
-        if self.dtype == DType::F64 || !self.aligned_a {
-            return Err("rows of A are no whole items of 16 bytes, or of f64".into());
-        }
-        [4, 2, 1]
-            .into_iter()
-            .find(fits)
-            .ok_or_else(|| format!("{} terms do not fit registers", self.e.k).into())
     }
 
     /// Columns of a tile and local memory of a block on matrix cores.
@@ -117,8 +103,6 @@ pub(crate) enum RaggedPlan {
     /// On matrix cores by warps of different work.
     Specialized(Grid),
     MatrixCores(Grid),
-    /// A run of rows, of any groups, for threads that keep so many columns of a group's matrix each.
-    InRegisters(Grid, usize),
     /// A run of rows, of any groups, for neighbouring threads.
     ByRows(Grid),
     /// A block per group.
@@ -133,12 +117,6 @@ impl RaggedForward {
         let e = self.0.e;
         e.n.div_ceil(columns).saturating_mul(e.m.div_ceil(rows).saturating_add(e.batch + 1))
     }
-
-    /// Blocks for runs of so many rows, each with `threads` for `columns`.
-    fn runs(&self, columns: usize, threads: usize, rows: usize) -> Grid {
-        let e = self.0.e;
-        Grid::Blocks([e.n.div_ceil(columns).saturating_mul(e.m.div_ceil(rows * (THREADS / threads))), 1, 1])
-    }
 }
 
 impl Problem for RaggedForward {
@@ -147,7 +125,6 @@ impl Problem for RaggedForward {
     const VARIANTS: &'static [Variant] = &[
         SPECIALIZED,
         MATRIX_CORES,
-        Variant { name: "in_registers", source: "kernels/common/gemm/ragged.c" },
         Variant { name: "by_rows", source: "kernels/common/gemm/ragged.c" },
         Variant { name: PORTABLE, source: "kernels/common/gemm/ragged.c" },
     ];
@@ -164,20 +141,16 @@ impl Problem for RaggedForward {
                 ))
             }
             2 => {
-                let columns = self.0.kept_columns()?;
-                RaggedPlan::InRegisters(self.runs(TEAM * columns, TEAM, KEPT_ROWS), columns)
+                let wide = columns(e.n);
+                let blocks = e.n.div_ceil(wide).saturating_mul(e.m.div_ceil(RUN_ROWS * (THREADS / wide)));
+                RaggedPlan::ByRows(Grid::Blocks([blocks, 1, 1]))
             }
-            3 => RaggedPlan::ByRows(self.runs(columns(e.n), columns(e.n), RUN_ROWS)),
             _ => RaggedPlan::Tiles(Grid::Blocks([self.tiles(SIDE, SIDE), 1, 1])),
         })
     }
 
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
-        match variant {
-            0 | 1 => self.0.prefers_matrix_cores(caps),
-            2 | 3 => self.0.many_small_groups(),
-            _ => true,
-        }
+        self.0.prefers(variant, caps)
     }
 }
 
@@ -211,11 +184,7 @@ impl Problem for RaggedBackward {
     }
 
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
-        match variant {
-            0 | 1 => self.0.prefers_matrix_cores(caps),
-            2 => self.0.many_small_groups(),
-            _ => true,
-        }
+        self.0.prefers(variant, caps)
     }
 }
 
@@ -231,7 +200,7 @@ mod tests {
 
     fn problem() -> RaggedProblem {
         let e = Extents { batch: 8, m: 1000, n: 200, k: 64 };
-        RaggedProblem { e, rows: 1000, dtype: DType::Bf16, same_dtype: true, aligned: true, aligned_a: true }
+        RaggedProblem { e, rows: 1000, dtype: DType::Bf16, same_dtype: true, aligned: true }
     }
 
     #[test]
@@ -240,10 +209,9 @@ mod tests {
         assert_eq!((chosen(&p, &hopper), chosen(&p, &gpu())), ("matrix_cores", PORTABLE));
         let grid = Grid::BlocksWithLocal([2 * (8 + 9), 1, 1], 96 << 10);
         assert_eq!(p.plan(1, &hopper), Ok(RaggedPlan::MatrixCores(grid)));
-        assert_eq!(p.plan(2, &hopper), Ok(RaggedPlan::InRegisters(Grid::Blocks([13 * 4, 1, 1]), 1)));
-        assert_eq!(p.plan(3, &hopper), Ok(RaggedPlan::ByRows(Grid::Blocks([4 * 8, 1, 1]))));
+        assert_eq!(p.plan(2, &hopper), Ok(RaggedPlan::ByRows(Grid::Blocks([4 * 8, 1, 1]))));
         assert_eq!([1, 16, 17, 200].map(columns), [16, 16, 64, 64]);
-        assert_eq!(p.plan(4, &hopper), Ok(RaggedPlan::Tiles(Grid::Blocks([4 * (16 + 9), 1, 1]))));
+        assert_eq!(p.plan(3, &hopper), Ok(RaggedPlan::Tiles(Grid::Blocks([4 * (16 + 9), 1, 1]))));
         // Where local memory is short, tiles are half as wide.
         let small = Caps { shared_bytes: 48 << 10, ..hopper.clone() };
         let narrow = Grid::BlocksWithLocal([4 * (8 + 9), 1, 1], 48 << 10);
@@ -272,18 +240,7 @@ mod tests {
     fn many_small_groups_have_kernels_of_their_own() {
         let e = Extents { batch: 20_000, m: 200_000, n: 64, k: 16 };
         let p = RaggedProblem { e, rows: 200_000, ..problem() };
-        assert_eq!(chosen(&RaggedForward(p), &hopper()), "in_registers");
-        assert_eq!(
-            [1, 16, 17, 33, 64].map(|k| RaggedProblem { e: Extents { k, ..e }, ..p }.kept_columns()),
-            [4, 4, 2, 1, 1].map(Ok)
-        );
-        for other in [
-            RaggedProblem { e: Extents { k: 65, ..e }, ..p },
-            RaggedProblem { aligned_a: false, ..p },
-            RaggedProblem { dtype: DType::F64, ..p },
-        ] {
-            assert_eq!(chosen(&RaggedForward(other), &hopper()), "by_rows", "{other:?}");
-        }
+        assert_eq!(chosen(&RaggedForward(p), &hopper()), "by_rows");
         assert_eq!(chosen(&RaggedBackward(p), &hopper()), "by_group");
         // A few hundred experts with enough rows do not.
         let experts = Extents { batch: 256, ..e };
