@@ -315,7 +315,10 @@ fn self_loops_and_directions() {
         );
         assert_eq!(g.in_degree().unwrap().to_vec::<i64>().unwrap(), [2, 2, 2, 1, 0, 2]);
         assert_eq!(g.dst().degree(6).unwrap().to_vec::<i64>().unwrap(), [2, 2, 2, 1, 0, 2]);
-        assert_eq!(Tensor::zeros(&d, DType::I32, &[0]).unwrap().degree(2).unwrap().to_vec::<i64>().unwrap(), [0, 0]);
+        assert_eq!(
+            Tensor::zeros(&d, DType::I32, &[0]).unwrap().degree(2).unwrap().to_vec::<i64>().unwrap(),
+            [0, 0]
+        );
         assert!(Tensor::zeros(&d, DType::F32, &[3]).unwrap().degree(2).is_err());
         let e = bipartite(&d).add_self_loops(None, 1.0).unwrap_err().to_string();
         assert!(e.contains("3 sources and 5 targets"), "{e}");

@@ -199,7 +199,7 @@ pub(super) const ROWS: &[Row] = &[
     row("conv_lstm", "", "`Tensor::conv_lstm`"),
     // Graphs and meshes.
     row("csr", "`Tensor.to_sparse_csr`", "`Graph::new`, `Groups::new`"),
-    row("degree", "`torch.bincount`", "`Groups::counts`, `Graph::in_degree`"),
+    row("degree", "`torch_geometric.utils.degree`", "`Tensor::degree`"),
     row("sym_normalize", "", "`Graph::sym_norm`"),
     row("spmm", "`torch.sparse.mm`", "`Graph::spmm`"),
     row("message_passing", "", "`Graph::message_passing`"),
