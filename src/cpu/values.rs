@@ -358,8 +358,8 @@ pub(in crate::cpu) fn map1(
         change::<T>(op, &out.out, |at, y| {
             let x = &x[at..at + y.len()];
             match out.accumulate {
-                false => y.iter_mut().zip(x).for_each(|(y, &x)| *y = T::from_f64(f(T::to_f64(x)))),
-                true => y.iter_mut().zip(x).for_each(|(y, &x)| *y = T::from_f64(T::to_f64(*y) + f(T::to_f64(x)))),
+                false => y.iter_mut().zip(x).for_each(|(y, &x)| *y = HostElement::from_f64(f(T::to_f64(x)))),
+                true => y.iter_mut().zip(x).for_each(|(y, &x)| *y = HostElement::from_f64(T::to_f64(*y) + f(T::to_f64(x)))),
             }
         })
     })
@@ -379,8 +379,8 @@ pub(in crate::cpu) fn map2(
             let both = a[at..at + y.len()].iter().zip(&b[at..at + y.len()]);
             let values = both.map(|(&a, &b)| f(T::to_f64(a), T::to_f64(b)));
             match out.accumulate {
-                false => y.iter_mut().zip(values).for_each(|(y, v)| *y = T::from_f64(v)),
-                true => y.iter_mut().zip(values).for_each(|(y, v)| *y = T::from_f64(T::to_f64(*y) + v)),
+                false => y.iter_mut().zip(values).for_each(|(y, v)| *y = HostElement::from_f64(v)),
+                true => y.iter_mut().zip(values).for_each(|(y, v)| *y = HostElement::from_f64(T::to_f64(*y) + v)),
             }
         })
     })
