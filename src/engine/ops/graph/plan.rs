@@ -8,9 +8,9 @@ use crate::engine::plan::{Problem, Reason, Variant};
 /// Cuts per block of a combining kernel (`GK_WINDOW`).
 const WINDOW: usize = 8;
 
-/// Of so many edges in all, one may lie between two cuts: a thousand edges of a node are 250 steps after another for its threads, and take as long as
-/// millions of edges that all threads share.
-const EDGES_OF_A_CUT: usize = 8192;
+/// About so many cuts are made through all edges, within the bounds of a part: threads walk a part four edges at a time, one step after another, so that
+/// one of a thousand edges takes as long as millions of edges do that all threads share.
+const CUTS: usize = 8192;
 /// Edges of a part of a long node, at least: as many as are added in one run (`GK_GRAPH_RUN`).
 const SHORTEST_CUT: usize = 32;
 
@@ -58,7 +58,7 @@ impl NodeProblem {
         let lanes = lanes(vecs);
         // Long nodes are worth more threads where a row has few, and where all edges together take less time than the longest part of a node.
         let most = if lanes >= 4 { 256 } else { 128 };
-        let cut = (self.edges / EDGES_OF_A_CUT).next_power_of_two().clamp(SHORTEST_CUT, most);
+        let cut = (self.edges / CUTS).next_power_of_two().clamp(SHORTEST_CUT, most);
         NodePlan { wide: self.wide, vecs, lanes, cut, cuts: 0 }
     }
 }
