@@ -229,13 +229,15 @@ mod tests {
     use crate::backend::BackendExt;
     use crate::cpu::CpuBackend;
 
+    type Function = fn(f64) -> f64;
+
     /// A result that is rounded to f32 first can end on the wrong side of the middle of two numbers of 16 bits.
     #[test]
     fn results_of_16_bits_are_rounded_once() {
         let cpu = CpuBackend::new();
-        let x: Vec<f16> = (1..f16::INFINITY.to_bits()).map(f16::from_bits).collect();
+        let x: Vec<f16> = (1..f16::INFINITY.to_bits()).map(f16::from_bits).try_vec().unwrap();
         let (from, mut to) = (cpu.upload(&x).unwrap(), cpu.upload(&x).unwrap());
-        let functions: [(Unary, fn(f64) -> f64); 4] = [
+        let functions: [(Unary, Function); 4] = [
             (Unary::Reciprocal, |x| 1.0 / x),
             (Unary::Cbrt, f64::cbrt),
             (Unary::Atan, f64::atan),
