@@ -319,7 +319,13 @@ fn self_loops_and_directions() {
             Tensor::zeros(&d, DType::I32, &[0]).unwrap().degree(2).unwrap().to_vec::<i64>().unwrap(),
             [0, 0]
         );
-        assert!(Tensor::zeros(&d, DType::F32, &[3]).unwrap().degree(2).is_err());
+        for (dtype, shape, want) in [(DType::F32, &[3][..], "i32 or i64"), (DType::I64, &[2, 2], "shape [n]")]
+        {
+            let e = Tensor::zeros(&d, dtype, shape).unwrap().degree(2).unwrap_err().to_string();
+            assert!(e.contains("degree") && e.contains(want), "{e}");
+        }
+        g.dst().degree(3).unwrap();
+        assert!(d.synchronize().is_err(), "targets of 3 and more on {}", id(&d));
         let e = bipartite(&d).add_self_loops(None, 1.0).unwrap_err().to_string();
         assert!(e.contains("3 sources and 5 targets"), "{e}");
     }

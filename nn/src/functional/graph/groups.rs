@@ -43,16 +43,22 @@ impl GroupOperands {
     }
 }
 
+/// Refuses what is not an index `[n]`.
+fn check_list(op: &'static str, index: &Tensor) -> Result<()> {
+    check_index(op, "index", index)?;
+    match index.rank() {
+        1 => Ok(()),
+        _ => Err(invalid(op, "index", "shape [n]", format!("{:?}", index.shape()))),
+    }
+}
+
 impl Groups {
     /// From the group of each position, i32 or i64 `[n]`, below `size`. Waits for the device once, to examine the groups. Errors: `Invalid`
     /// for other dtypes and shapes, and for 2^31 groups or positions and more;
     /// [`NnError::OutOfRange`](crate::NnError::OutOfRange) with the position of the first group out of range.
     pub fn new(index: &Tensor, size: usize) -> Result<Groups> {
         const OP: &str = "Groups";
-        check_index(OP, "index", index)?;
-        if index.rank() != 1 {
-            return Err(invalid(OP, "index", "shape [n]", format!("{:?}", index.shape())));
-        }
+        check_list(OP, index)?;
         check_range(OP, index, size, None, |at| format!("position {at}"))?;
         Self::build(index.copy()?.detach(), size, None)
     }
@@ -252,8 +258,7 @@ impl Tensor {
     /// a number out of range is reported at the next synchronisation.
     pub fn degree(&self, size: usize) -> Result<Tensor> {
         const OP: &str = "degree";
-        check_index(OP, "index", self)?;
-        axis(OP, 0, self.rank())?;
+        check_list(OP, self)?;
         let index = self.detach().contiguous()?;
         let y = Tensor::empty(self.device(), DType::I64, &[size])?;
         self.device().degree(index.operand().view()?, y.operand().view_mut()?)?;

@@ -126,7 +126,7 @@ impl<'a> Aggregate<'a> {
         self.outer * self.inner
     }
 
-    /// The unit that serves it: the general one, or one that knows the message (see `GK_LEAN`). `sums`: not a product.
+    /// The unit that serves it: the general one, or one that knows the message (see `GK_GRAPH_LOW_REGISTER`). `sums`: not a product.
     fn unit(&self, w: &NodePlan, sums: bool) -> &'static str {
         let extras = [self.own, self.own_stat, self.mask.map(|m| m.0), self.base];
         // Those kernels hold the distance between rows, in bytes, in 32 bits.

@@ -5,7 +5,7 @@ use crate::dtype::DType;
 use crate::engine::launch::{Grid, LANES, MAX_GRID_YZ};
 use crate::engine::plan::{Problem, Reason, Variant};
 
-/// Cuts per block of a combining kernel (`GK_WINDOW`).
+/// Cuts per block of a combining kernel (`GK_GRAPH_WINDOW`).
 const WINDOW: usize = 8;
 
 /// About so many cuts are made through all edges, within the bounds of a part: threads walk a part four edges at a time, one step after another, so that
