@@ -8,11 +8,12 @@
 #include "common/prelude/slot.h"
 
 #if GK_DTYPE == GK_F64
-#define GK_CHUNK_STEPS 4
 #define GK_CHUNK_RUN 2
 #else
-#define GK_CHUNK_STEPS 8
 #define GK_CHUNK_RUN 4
+#endif
+#ifndef GK_CHUNK_STEPS
+#define GK_CHUNK_STEPS (2 * GK_CHUNK_RUN)
 #endif
 
 /* What a thread leaves for a sum over its lanes lies at gk_chunk_sum_at(lid) of GK_CHUNK_SUMS numbers and is read four at a time: after 32 numbers comes a
@@ -247,10 +248,15 @@ GK_FN void gk_chunk_sum_lanes(gk_f v[GK_CHUNK_ROWS], GK_LOCAL_PTR gk_f* tmp, int
 #endif
 }
 
-GK_FN gk_f gk_state_softplus(gk_f x) { return gk_softplus(x, GK_R(1.0), GK_R(20.0)); }
 /* 2^x of what a step leaves of a state: denormal powers may come out as 0. */
 #if defined(GK_QUICK_EXP2) && GK_DTYPE != GK_F64
 #define gk_decay(x) gk_quick_exp2(x)
 #else
 #define gk_decay(x) gk_exp2(x)
 #endif
+/* ln(1 + e^x), x itself above 20. For x < 0 the power's argument is rounded once more: within |x| ULP. */
+GK_FN gk_f gk_state_softplus(gk_f x)
+{
+    gk_f r = (x > GK_R(0.0) ? x : GK_R(0.0)) + gk_log1p_unit(gk_decay(-gk_fabs(x) * GK_STATE_LOG2E));
+    return x > GK_R(20.0) ? x : r;
+}

@@ -5,6 +5,34 @@ use crate::spec::softmax::SOFTMAXES;
 use crate::spec::{FLOATS, FLOATS64, kernel_args, kernel_table};
 
 kernel_args! {
+    /// Arguments of `softmax_columns`.
+    SoftmaxColumnsArgs {
+        x: In("gk_t"),
+        y: Out("gk_t"),
+        outer: I64,
+        cols: I64,
+        inner: I64,
+        tx: I32,
+        wide: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `softmax_bwd_columns`.
+    SoftmaxBwdColumnsArgs {
+        dy: In("gk_t"),
+        y: In("gk_t"),
+        dx: Out("gk_t"),
+        outer: I64,
+        cols: I64,
+        inner: I64,
+        tx: I32,
+        wide: I32,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `softmax_masked`.
     SoftmaxMaskedArgs {
         x: In("gk_t"),
@@ -187,56 +215,28 @@ kernel_args! {
     }
 }
 
-kernel_args! {
-    /// Arguments of `softmax_columns`.
-    SoftmaxColumnsArgs {
-        x: In("gk_t"),
-        y: Out("gk_t"),
-        outer: I64,
-        cols: I64,
-        inner: I64,
-        tx: I32,
-        wide: I32,
-    }
-}
-
-kernel_args! {
-    /// Arguments of `softmax_bwd_columns`.
-    SoftmaxBwdColumnsArgs {
-        dy: In("gk_t"),
-        y: In("gk_t"),
-        dx: Out("gk_t"),
-        outer: I64,
-        cols: I64,
-        inner: I64,
-        tx: I32,
-        wide: I32,
-        accumulate: I32,
-    }
-}
-
 kernel_table! {
     Softmax;
+    SOFTMAX_COLUMNS: SoftmaxColumnsArgs = "softmax/columns.c" "softmax_columns" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_BWD_COLUMNS: SoftmaxBwdColumnsArgs = "softmax/columns.c" "softmax_bwd_columns" [(FLOATS64, SOFTMAXES)];
     SOFTMAX_MASKED: SoftmaxMaskedArgs = "softmax/masked.c" "softmax_masked" [(FLOATS64, &[])];
     SOFTMAX_MASKED_BWD: SoftmaxMaskedBwdArgs = "softmax/masked.c" "softmax_masked_bwd" [(FLOATS64, &[])];
-    SOFTMAX_REGISTERS1: SoftmaxRegistersArgs = "softmax/softmax.c" "softmax_registers1" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_REGISTERS2: SoftmaxRegistersArgs = "softmax/softmax.c" "softmax_registers2" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_REGISTERS4: SoftmaxRegistersArgs = "softmax/softmax.c" "softmax_registers4" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_REGISTERS8: SoftmaxRegistersArgs = "softmax/softmax.c" "softmax_registers8" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_BWD_REGISTERS1: SoftmaxBwdRegistersArgs = "softmax/softmax.c" "softmax_bwd_registers1" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_BWD_REGISTERS2: SoftmaxBwdRegistersArgs = "softmax/softmax.c" "softmax_bwd_registers2" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_BWD_REGISTERS4: SoftmaxBwdRegistersArgs = "softmax/softmax.c" "softmax_bwd_registers4" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_CLUSTER16: SoftmaxClusterArgs = "softmax/softmax.c" "softmax_cluster16" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_BWD_CLUSTER16: SoftmaxBwdClusterArgs = "softmax/softmax.c" "softmax_bwd_cluster16" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_CLUSTER64: SoftmaxClusterArgs = "softmax/softmax.c" "softmax_cluster64" [(FLOATS, SOFTMAXES)];
-    SOFTMAX_BWD_CLUSTER64: SoftmaxBwdClusterArgs = "softmax/softmax.c" "softmax_bwd_cluster64" [(FLOATS, SOFTMAXES)];
-    SOFTMAX_ROWS: SoftmaxRowsArgs = "softmax/softmax.c" "softmax_rows" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_BWD_ROWS: SoftmaxBwdRowsArgs = "softmax/softmax.c" "softmax_bwd_rows" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_PARTIAL: SoftmaxPartialArgs = "softmax/softmax.c" "softmax_partial" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_COMBINE: SoftmaxCombineArgs = "softmax/softmax.c" "softmax_combine" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_APPLY: SoftmaxApplyArgs = "softmax/softmax.c" "softmax_apply" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_BWD_PARTIAL: SoftmaxBwdPartialArgs = "softmax/softmax.c" "softmax_bwd_partial" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_BWD_APPLY: SoftmaxBwdApplyArgs = "softmax/softmax.c" "softmax_bwd_apply" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_COLUMNS: SoftmaxColumnsArgs = "softmax/softmax.c" "softmax_columns" [(FLOATS64, SOFTMAXES)];
-    SOFTMAX_BWD_COLUMNS: SoftmaxBwdColumnsArgs = "softmax/softmax.c" "softmax_bwd_columns" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_REGISTERS1: SoftmaxRegistersArgs = "softmax/registers.c" "softmax_registers1" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_REGISTERS2: SoftmaxRegistersArgs = "softmax/registers.c" "softmax_registers2" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_REGISTERS4: SoftmaxRegistersArgs = "softmax/registers.c" "softmax_registers4" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_REGISTERS8: SoftmaxRegistersArgs = "softmax/registers.c" "softmax_registers8" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_BWD_REGISTERS1: SoftmaxBwdRegistersArgs = "softmax/registers.c" "softmax_bwd_registers1" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_BWD_REGISTERS2: SoftmaxBwdRegistersArgs = "softmax/registers.c" "softmax_bwd_registers2" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_BWD_REGISTERS4: SoftmaxBwdRegistersArgs = "softmax/registers.c" "softmax_bwd_registers4" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_CLUSTER16: SoftmaxClusterArgs = "softmax/registers.c" "softmax_cluster16" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_BWD_CLUSTER16: SoftmaxBwdClusterArgs = "softmax/registers.c" "softmax_bwd_cluster16" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_CLUSTER64: SoftmaxClusterArgs = "softmax/registers.c" "softmax_cluster64" [(FLOATS, SOFTMAXES)];
+    SOFTMAX_BWD_CLUSTER64: SoftmaxBwdClusterArgs = "softmax/registers.c" "softmax_bwd_cluster64" [(FLOATS, SOFTMAXES)];
+    SOFTMAX_ROWS: SoftmaxRowsArgs = "softmax/rows.c" "softmax_rows" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_BWD_ROWS: SoftmaxBwdRowsArgs = "softmax/rows.c" "softmax_bwd_rows" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_PARTIAL: SoftmaxPartialArgs = "softmax/rows.c" "softmax_partial" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_COMBINE: SoftmaxCombineArgs = "softmax/rows.c" "softmax_combine" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_APPLY: SoftmaxApplyArgs = "softmax/rows.c" "softmax_apply" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_BWD_PARTIAL: SoftmaxBwdPartialArgs = "softmax/rows.c" "softmax_bwd_partial" [(FLOATS64, SOFTMAXES)];
+    SOFTMAX_BWD_APPLY: SoftmaxBwdApplyArgs = "softmax/rows.c" "softmax_bwd_apply" [(FLOATS64, SOFTMAXES)];
 }

@@ -37,6 +37,26 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `state_scan_channels`.
+    StateScanChannelsArgs {
+        q: In("gk_t"),
+        k: In("gk_t"),
+        v: In("gk_t"),
+        gate: In("gk_t"),
+        second: In("gk_t"),
+        skip: In("gk_t"),
+        z: In("gk_t"),
+        initial: In("gk_f"),
+        part: In("gk_f"),
+        y: Out("gk_t"),
+        state: Out("gk_f"),
+        size: Dims,
+        softplus: I32,
+        wide: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `state_backward_chunks`.
     StateBackwardChunksArgs {
         q: In("gk_t"),
@@ -227,6 +247,7 @@ kernel_args! {
 kernel_table! {
     StateSpace;
     STATE_BACKWARD: StateBackwardArgs = "state_space/backward.c" "state_backward" [(FLOATS64, STATE_RULES)];
+    STATE_SCAN_CHANNELS: StateScanChannelsArgs = "state_space/channels.c" "state_scan_channels" [(FLOATS64, SELECTIVE_RULE)];
     STATE_BACKWARD_CHUNKS: StateBackwardChunksArgs = "state_space/chunk_backward.c" "state_backward_chunks" [(FLOATS64, SELECTIVE_RULE)];
     STATE_SCAN_MATRIX: StateScanMatrixArgs = "state_space/chunk_matrix.c" "state_scan_matrix" [(FLOATS, MATRIX_RULES)];
     STATE_BACKWARD_LINEAR: StateBackwardLinearArgs = "state_space/linear_backward.c" "state_backward_linear" [(FLOATS64, LINEAR_RULES)];

@@ -82,6 +82,8 @@ pub(crate) struct GemmProblem<'a> {
     pub(crate) form: Result<Form, &'static str>,
     /// Whether results and what is added to them lie in rows, at multiples of four numbers, and vectors along these.
     pub(crate) rows: bool,
+    /// Whether terms of one sum are neighbours in the operand of the longer side of the result.
+    pub(crate) long_along_k: bool,
 }
 
 /// The tile kernels.
@@ -203,9 +205,11 @@ impl GemmProblem<'_> {
             return Ok(GemmPlan::Vendor);
         }
         // Measured on an H200: 1.4 times the vendor library's speed for 16 x 4096 x 4096, twice for 128 x 256 x 10, of which that splits k; but 0.75
-        // for 16 x 20,000 x 1,024 and 0.6 for 8 x 64 x 200,000, where one of k and the larger side is far above the other.
-        let (long, k) = (e.m.max(e.n), e.k);
-        if e.m.min(e.n) <= SKINNY && k * long >= 1 << 20 && long <= 8 * k && k <= 8 * long {
+        // for 16 x 20,000 x 1,024 and 0.6 for 8 x 64 x 200,000, where one of k and the larger side is far above the other, and half of it for one
+        // row or column, and up to four where the long operand lies along k: the library has kernels for products of a matrix and a vector.
+        let (thin, long, k) = (e.m.min(e.n), e.m.max(e.n), e.k);
+        let vectors = thin == 1 || thin <= 4 && self.long_along_k;
+        if thin <= SKINNY && !vectors && k * long >= 1 << 20 && long <= 8 * k && k <= 8 * long {
             return Err("the skinny kernel reads f32 operands of this shape faster".into());
         }
         if e.k <= SKINNY && e.m * e.n * e.batch <= 1 << 18 {
@@ -313,6 +317,7 @@ mod tests {
             vendor: Library { variant: CUBLASLT, answer: Err("no vendor library was found") },
             form: Err("f32"),
             rows: true,
+            long_along_k: false,
         }
     }
 
@@ -350,6 +355,12 @@ mod tests {
             assert_eq!(taken(long).plan(1, &gpu), Ok(GemmPlan::Vendor), "{:?}", long.e);
         }
         assert_eq!(GemmProblem { tf32: true, ..thin }.plan(1, &gpu), Ok(GemmPlan::Vendor));
+        for (rows, long_along_k, vendor) in
+            [(1, false, true), (1, true, true), (4, true, true), (4, false, false), (5, true, false)]
+        {
+            let p = GemmProblem { long_along_k, ..taken(problem(rows, 4096, 4096)) };
+            assert_eq!(p.plan(1, &gpu).is_ok(), vendor, "{rows} {long_along_k}");
+        }
         assert!(taken(problem(128, 256, 10)).plan(1, &gpu).is_err_and(|e| e.contains("so few")));
         assert_eq!(taken(problem(1024, 1024, 10)).plan(1, &gpu), Ok(GemmPlan::Vendor));
     }

@@ -192,7 +192,8 @@ impl Product {
             && vectors.into_iter().all(MatrixOperand::along_rows);
         let (tf32, form) = (self.precision == Precision::Tf32, self.form());
         let vendor = Library { variant, answer: refusal(vendor) };
-        GemmProblem { e, dtype: self.dtype, tf32, parts: refusal(parts), vendor, form, rows }
+        let long_along_k = if e.m > e.n { self.a.steps[1] == 1 } else { self.b.steps[0] == 1 };
+        GemmProblem { e, dtype: self.dtype, tf32, parts: refusal(parts), vendor, form, rows, long_along_k }
     }
 
     /// How the operands lie in memory, or why kernels for matrix cores do not take them: these copy items of 16 bytes of one row.

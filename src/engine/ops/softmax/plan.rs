@@ -17,7 +17,9 @@ const LONG: usize = REGISTERS * LANES;
 /// Shortest part of a split row, in items.
 const PART: usize = 2048;
 
-const SOURCE: &str = "kernels/common/softmax/softmax.c";
+const REGISTERS_C: &str = "kernels/common/softmax/registers.c";
+const ROWS_C: &str = "kernels/common/softmax/rows.c";
+const COLUMNS_C: &str = "kernels/common/softmax/columns.c";
 
 /// Contiguous operands of one shape `[outer, cols, inner]`, softmax along `cols`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -162,11 +164,11 @@ impl Problem for SoftmaxProblem {
     type Plan = SoftmaxPlan;
 
     const VARIANTS: &'static [Variant] = &[
-        Variant { name: "registers", source: SOURCE },
-        Variant { name: "cluster", source: SOURCE },
-        Variant { name: "split", source: SOURCE },
-        Variant { name: "rows", source: SOURCE },
-        Variant { name: "columns", source: SOURCE },
+        Variant { name: "registers", source: REGISTERS_C },
+        Variant { name: "cluster", source: REGISTERS_C },
+        Variant { name: "split", source: ROWS_C },
+        Variant { name: "rows", source: ROWS_C },
+        Variant { name: "columns", source: COLUMNS_C },
     ];
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<SoftmaxPlan, Reason> {

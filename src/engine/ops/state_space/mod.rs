@@ -187,6 +187,25 @@ impl Engine {
             return self.launch(&STATE_SCAN_MATRIX, dt, rule_name(s.rule), p.grid(), &args);
         }
         let (lanes, softplus) = (int(p.lanes), i32::from(s.softplus));
+        if p.kernel == StateKernel::Channels {
+            let args = StateScanChannelsArgs {
+                q,
+                k,
+                v,
+                gate,
+                second,
+                skip,
+                z,
+                initial,
+                part,
+                y: y_arg,
+                state,
+                size,
+                softplus,
+                wide,
+            };
+            return self.launch(&STATE_SCAN_CHANNELS, dt, rule_name(s.rule), p.grid(), &args);
+        }
         let args = StateScanArgs {
             q,
             k,
@@ -328,7 +347,7 @@ impl Engine {
         let StateBackwardArgs { dv, dz, dgate, pq, pk, pg, pb, pa, pd, size, softplus, accumulate, .. } =
             args;
         match p.kernel {
-            StateKernel::Scan | StateKernel::Matrix | StateKernel::Steps => {
+            StateKernel::Scan | StateKernel::Channels | StateKernel::Matrix | StateKernel::Steps => {
                 self.launch(&STATE_BACKWARD, dt, rule, grid, &args)
             }
             StateKernel::Chunks => {

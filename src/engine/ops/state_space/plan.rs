@@ -18,6 +18,8 @@ const CHUNK_LOCAL: usize = 48 << 10;
 /// Rows per thread of `chunk_backward.c`, and of `linear_backward.c`; each has four columns.
 const CHUNK_ROWS: usize = 2;
 const LINEAR_ROWS: usize = 4;
+/// Most states per channel of `chunk_backward.c` and of `channels.c`.
+const CHANNEL_WIDTH: usize = 16;
 /// Fewest threads per row of `linear_backward.c`, most columns of a state, and chunks between two of its marks (`GK_LINEAR_SPAN`).
 const LINEAR_LANES: usize = 8;
 const LINEAR_WIDTH: usize = 128;
@@ -33,6 +35,7 @@ const MATRIX_LEAST: usize = 64;
 const SPLITS: usize = 256;
 
 const SCAN: &str = "kernels/common/state_space/scan.c";
+const CHANNELS: &str = "kernels/common/state_space/channels.c";
 const CHUNKS: &str = "kernels/common/state_space/chunk_backward.c";
 const LINEAR: &str = "kernels/common/state_space/linear_backward.c";
 const MATRIX: &str = "kernels/common/state_space/chunk_matrix.c";
@@ -55,6 +58,8 @@ pub(crate) struct StateProblem {
 pub(crate) enum StateKernel {
     /// `scan.c`, forward.
     Scan,
+    /// `channels.c`, forward.
+    Channels,
     /// `backward.c`, step by step.
     Steps,
     /// `chunk_backward.c`.
@@ -86,7 +91,7 @@ impl StatePlan {
         // `GK_CHUNK_STEPS`.
         let chunk = if dtype == DType::F64 { 4 } else { 8 };
         let block = match self.kernel {
-            StateKernel::Scan | StateKernel::Matrix => 0,
+            StateKernel::Scan | StateKernel::Channels | StateKernel::Matrix => 0,
             StateKernel::Steps => (self.split.div_ceil(CHUNK) + INNER_MARKS) * MARK,
             StateKernel::Chunks => self.split.div_ceil(chunk) * LANES * CHUNK_ROWS * 4,
             StateKernel::Linear => {
@@ -130,7 +135,7 @@ impl StateProblem {
         // `GK_CHUNK_COLUMNS` and `GK_CHUNK_ROWS`.
         let [columns, rows, least] = match kernel {
             StateKernel::Steps => [KEEP, 1, 1],
-            StateKernel::Chunks => [4, CHUNK_ROWS, CHUNK_LANES],
+            StateKernel::Chunks | StateKernel::Channels => [4, CHUNK_ROWS, CHUNK_LANES],
             StateKernel::Linear => [4, LINEAR_ROWS, LINEAR_LANES],
             StateKernel::Scan => match self.rule {
                 StateRule::Selective => [4, 1, CHUNK_LANES],
@@ -164,14 +169,27 @@ impl StateProblem {
 
     /// Why `chunk_backward.c` does not serve.
     fn refused_by_chunks(&self, caps: &Caps) -> Result<(), Reason> {
-        match () {
-            () if !self.backward => Err("forward has one kernel".into()),
-            () if self.rule != StateRule::Selective => Err("it is made for selective scans".into()),
-            () if self.size.width > 16 => {
-                Err(format!("{} states per channel are above 16", self.size.width).into())
-            }
-            () if !caps.lane_exchange => Err("threads of a warp cannot exchange values".into()),
-            () => refused_by_local_memory(caps, CHUNK_LOCAL),
+        match self.backward {
+            true => self.refused_by_selective(caps),
+            false => Err("forward has other kernels".into()),
+        }
+    }
+
+    /// Why `channels.c` does not serve.
+    fn refused_by_channels(&self, caps: &Caps) -> Result<(), Reason> {
+        match self.backward {
+            true => Err("gradients have other kernels".into()),
+            false => self.refused_by_selective(caps),
+        }
+    }
+
+    /// Why neither of them does.
+    fn refused_by_selective(&self, caps: &Caps) -> Result<(), Reason> {
+        match self.size.width {
+            _ if self.rule != StateRule::Selective => Err("it is made for selective scans".into()),
+            n if n > CHANNEL_WIDTH => Err(format!("{n} states per channel are above {CHANNEL_WIDTH}").into()),
+            _ if !caps.lane_exchange => Err("threads of a warp cannot exchange values".into()),
+            _ => refused_by_local_memory(caps, CHUNK_LOCAL),
         }
     }
 
@@ -195,7 +213,7 @@ impl StateProblem {
     /// Why `linear_backward.c` does not serve.
     fn refused_by_linear(&self, caps: &Caps) -> Result<(), Reason> {
         match () {
-            () if !self.backward => Err("forward has one kernel".into()),
+            () if !self.backward => Err("forward has other kernels".into()),
             () if self.rule == StateRule::Selective => {
                 Err("factors of a selective scan are per state".into())
             }
@@ -214,6 +232,7 @@ impl Problem for StateProblem {
         Variant { name: "chunks", source: CHUNKS },
         Variant { name: "linear_chunks", source: LINEAR },
         Variant { name: "matrix_chunks", source: MATRIX },
+        Variant { name: "channels", source: CHANNELS },
         Variant { name: "steps_split", source: SCAN },
         Variant { name: "sequences", source: SCAN },
     ];
@@ -224,6 +243,7 @@ impl Problem for StateProblem {
             0 => StateKernel::Chunks,
             1 => StateKernel::Linear,
             2 => StateKernel::Matrix,
+            3 => StateKernel::Channels,
             _ if self.backward => StateKernel::Steps,
             _ => StateKernel::Scan,
         };
@@ -243,10 +263,14 @@ impl Problem for StateProblem {
                 self.refused_by_matrix(caps)?;
                 run.filter(|_| self.rule != StateRule::GatedDelta).unwrap_or(n.steps)
             }
-            3 if self.rule == StateRule::GatedDelta => {
+            3 => {
+                self.refused_by_channels(caps)?;
+                run.unwrap_or(n.steps)
+            }
+            4 if self.rule == StateRule::GatedDelta => {
                 return Err("a step of the delta rule is no factor per column".into());
             }
-            3 => run.ok_or_else(|| -> Reason {
+            4 => run.ok_or_else(|| -> Reason {
                 format!("{whole} blocks over {} steps keep the device busy whole", n.steps).into()
             })?,
             _ => n.steps,
@@ -351,8 +375,27 @@ mod tests {
         assert!(wide.plan(0, &hopper).is_err_and(|e| e.contains("above 16")));
         let ssd = StateProblem { rule: StateRule::Ssd, ..p };
         assert!(ssd.plan(0, &hopper).is_err_and(|e| e.contains("selective")));
-        assert_ne!(chosen(&selective(8, 2048, 2048, false), &hopper), "chunks");
+        assert!(selective(8, 2048, 2048, false).plan(0, &hopper).is_err_and(|e| e.contains("forward")));
         assert!(selective(1, 1 << 14, 128, true).plan(0, &hopper).is_ok_and(|p| p.splits > 100));
+    }
+
+    #[test]
+    fn selective_scans_keep_states_in_registers_where_warps_exchange_values() {
+        let caps = Caps { lane_exchange: true, shared_bytes: 48 << 10, ..gpu() };
+        let p = selective(8, 2048, 2000, false);
+        assert_eq!(chosen(&p, &caps), "channels");
+        // 16 tiles of 128 channels for each of 8 sequences.
+        let plan = p.plan(3, &caps).unwrap();
+        assert_eq!((plan.blocks, plan.splits, plan.marks(DType::F32)), (128, 1, 0));
+        assert!(selective(1, 1 << 14, 128, false).plan(3, &caps).is_ok_and(|p| p.splits > 100));
+        let refused = |p: StateProblem, caps: &Caps, why: &str| {
+            assert!(p.plan(3, caps).is_err_and(|e| e.contains(why)), "{why}");
+        };
+        refused(p, &gpu(), "exchange");
+        refused(StateProblem { backward: true, ..p }, &caps, "gradients");
+        refused(StateProblem { rule: StateRule::Ssd, ..p }, &caps, "selective");
+        refused(StateProblem { size: StateSizes { width: 17, ..p.size }, ..p }, &caps, "above 16");
+        refused(p, &Caps { shared_bytes: 32 << 10, ..caps.clone() }, "local memory");
     }
 
     #[test]
@@ -415,10 +458,11 @@ mod tests {
 
     #[test]
     fn runs_cover_the_steps_and_none_is_empty() {
+        let caps = Caps { lane_exchange: true, shared_bytes: 48 << 10, ..gpu() };
         for steps in [1, 63, 64, 127, 128, 130, 1000, 4096, 100_001] {
             for backward in [false, true] {
-                for variant in 0..5 {
-                    let Ok(p) = selective(2, steps, 100, backward).plan(variant, &gpu()) else { continue };
+                for variant in 0..StateProblem::VARIANTS.len() {
+                    let Ok(p) = selective(2, steps, 100, backward).plan(variant, &caps) else { continue };
                     assert!(
                         p.split * p.splits >= steps && p.split * (p.splits - 1) < steps,
                         "{steps}: {p:?}"
