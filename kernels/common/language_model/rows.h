@@ -156,17 +156,55 @@ GK_FN gk_kept gk_row_kept(const gk_logits* l, gk_i64 top_k, gk_f top_p, gk_f top
     return k;
 }
 
-/* The largest of every lanes-th logit from `from` on, and the sum of the powers from there: one pass. */
-GK_FN gk_f gk_powers(const gk_logits* l, gk_i64 from, gk_i64 end, const int lanes, gk_f* top)
+/* Takes logits in, the first `n` of v: *m is the largest so far, *s the sum of the powers relative to it. */
+GK_FN void gk_powers_take(const gk_logits* l, gk_f v[GK_LOGITS_AHEAD], int n, gk_f* m, gk_f* s)
 {
-    gk_f m = -GK_INF, s = GK_R(0.0);
-    GK_EACH_LOGIT_OF(l, from, end, lanes, x, i, {
-        gk_f above = x > m ? x : m;
-        /* Of the two powers one is 1. */
-        gk_f p = gk_power(l, x > m ? m : x, above);
-        s = x > m ? s * p + GK_R(1.0) : s + p;
-        m = above;
-    })
+    gk_f top = *m, sum = GK_R(0.0);
+    /* What is no number counts as -inf: the maximum with that. */
+    GK_UNROLL for (int u = 0; u < GK_LOGITS_AHEAD; u++) {
+        v[u] = GK_M(fmax)(u < n ? v[u] : -GK_INF, -GK_INF);
+        top = GK_M(fmax)(top, v[u]);
+    }
+    if (n >= GK_LOGITS_AHEAD && !gk_isinf(top) && l->scale < GK_R(1e30)) {
+        GK_UNROLL for (int u = 0; u < GK_LOGITS_AHEAD; u++) sum += gk_power_below(l, v[u], top);
+    } else {
+        GK_UNROLL for (int u = 0; u < GK_LOGITS_AHEAD; u++) sum += u < n ? gk_power(l, v[u], top) : GK_R(0.0);
+    }
+    *s = *s * gk_power(l, *m, top) + sum;
+    *m = top;
+}
+
+/* The largest of the logits from `from` to `end` that are thread `lane` of `lanes` threads', and the sum of their powers: one pass. aligned: l->wide is
+ * null, and l->logits lies at a multiple of 16 bytes. */
+GK_FN gk_f gk_powers(const gk_logits* l, int from, int end, int lane, const int lanes, int aligned, gk_f* top)
+{
+    gk_f m = -GK_INF, s = GK_R(0.0), v[GK_LOGITS_AHEAD];
+    if (aligned) {
+        /* Items of 16 bytes, and single elements before and behind them. */
+        int head = (int)(-(l->first + from) & (GK_W - 1)), items = head < end - from ? from + head : end, tail = items + (end - items) / GK_W * GK_W;
+        for (int at = items + lane * GK_W; at < tail; at += GK_LOGITS_AHEAD * lanes) {
+            int n = 0;
+            GK_UNROLL for (int u = 0; u < GK_LOGITS_AHEAD; u += GK_W) {
+                int there = at + u * lanes < tail;
+                gk_vec x = gk_loadv(l->logits, l->first + (there ? at + u * lanes : at));
+                n += there ? GK_W : 0;
+                GK_UNROLL for (int k = 0; k < GK_W; k++) v[u + k] = x.v[k];
+            }
+            gk_powers_take(l, v, n, &m, &s);
+        }
+        GK_ROLLED for (int side = 0; side < 2; side++) {
+            int at = (side ? tail : from) + lane;
+            if (at < (side ? end : items)) {
+                GK_UNROLL for (int u = 0; u < GK_LOGITS_AHEAD; u++) v[u] = gk_load(l->logits, l->first + at);
+                gk_powers_take(l, v, 1, &m, &s);
+            }
+        }
+    } else {
+        for (int at = from + lane; at < end; at += GK_LOGITS_AHEAD * lanes) {
+            gk_logits_ahead(l, at, end, lanes, v, GK_LOGITS_AHEAD);
+            gk_powers_take(l, v, (end - at + lanes - 1) / lanes, &m, &s);
+        }
+    }
     *top = m;
     return s;
 }
@@ -185,7 +223,7 @@ GK_FN void gk_row_sections(const gk_logits* l, GK_GLOBAL const gk_f* part, gk_i6
             s = part[(row * GK_SAMPLE_DIGITS + d) * 2 + 1];
         }
     } else {
-        s = gk_powers(l, d * width + gk_lid() % GK_SECTION_LANES, end, GK_SECTION_LANES, &m);
+        s = gk_powers(l, (int)(d * width), (int)end, gk_lid() % GK_SECTION_LANES, GK_SECTION_LANES, 0, &m);
     }
     top = gk_group_max(m, tmp, GK_SECTION_LANES);
     s = gk_group_sum(s * gk_power(l, m, top), tmp, GK_SECTION_LANES);
@@ -201,7 +239,8 @@ GK_FN void gk_sums_below(const gk_logits* l, const gk_kept* k, gk_i64 lo, gk_i64
 {
     gk_i64 from = lo + gk_lid() / GK_SECTION_LANES * width, end = from + width < hi ? from + width : hi;
     gk_f s = GK_R(0.0);
-    GK_EACH_LOGIT_OF(l, from + gk_lid() % GK_SECTION_LANES, end, GK_SECTION_LANES, x, i, s += gk_weight(l, k, x, i, GK_BY_POWER);)
+    from += gk_lid() % GK_SECTION_LANES;
+    GK_EACH_LOGIT_OF(l, from, end, GK_SECTION_LANES, GK_LOGITS_AHEAD, x, i, s += gk_weight(l, k, x, i, GK_BY_POWER);)
     gk_share_sections(gk_group_sum(s, tmp, GK_SECTION_LANES), sums, tmp);
 }
 

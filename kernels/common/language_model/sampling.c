@@ -64,12 +64,14 @@ GK_FN gk_i64 gk_first_top(const gk_logits* l, const gk_sections* r, GK_LOCAL_PTR
     gk_f at = GK_INF;
     GK_UNROLL for (int d = GK_SAMPLE_DIGITS - 1; d >= 0; d--) from = r->tops[d] == r->top ? d * width : from;
     end = from + width < l->n ? from + width : l->n;
-    GK_EACH_LOGIT(l, from, end, x, i, at = x == r->top && (gk_f)i < at ? (gk_f)i : at;)
+    from += gk_lid();
+    GK_EACH_LOGIT_OF(l, from, end, GK_BLOCK, GK_LOGITS_AHEAD, x, i, at = x == r->top && (gk_f)i < at ? (gk_f)i : at;)
     return (gk_i64)gk_block_min(at, tmp);
 }
 
-/* Largest logits and sums of powers of the sections of rows: part [rows, 16, 2]. Launch: one block per row and section. */
-GK_KERNEL(logits_sections)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_f, part), gk_i64 vocab, gk_f scale)
+/* Largest logits and sums of powers of the sections of rows: part [rows, 16, 2]. aligned: wide is null, and logits lies at a multiple of 16 bytes.
+ * Launch: one block per row and section. */
+GK_KERNEL(logits_sections)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_f, part), gk_i64 vocab, gk_f scale, int aligned)
 {
     GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_OUT(gk_f, part);
     GK_LOCAL gk_f tmp[GK_BLOCK];
@@ -80,7 +82,7 @@ GK_KERNEL(logits_sections)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_OUT(gk_f, 
     width = gk_section_width(&l);
     from = block % GK_SAMPLE_DIGITS * width;
     end = from + width < vocab ? from + width : vocab;
-    sum = gk_powers(&l, from + gk_lid(), end, GK_BLOCK, &m);
+    sum = gk_powers(&l, (int)from, (int)end, gk_lid(), GK_BLOCK, aligned, &m);
     top = gk_block_max(m, tmp);
     sum = gk_block_sum(sum * gk_power(&l, m, top), tmp);
     if (gk_lid() == 0) {

@@ -50,35 +50,47 @@ GK_FN gk_f gk_logit(const gk_logits* l, gk_i64 i)
     return gk_isnan(x) ? -GK_INF : x;
 }
 
-/* Elements that a thread loads before it uses the first. */
-#define GK_LOGITS_AHEAD 4
-
 /* Elements at, at + step, .. below end, as they are; some element beyond. */
-GK_FN void gk_logits_ahead(const gk_logits* l, int at, int end, const int step, gk_f v[GK_LOGITS_AHEAD])
+GK_FN void gk_logits_ahead(const gk_logits* l, int at, int end, const int step, gk_f* v, const int n)
 {
     if (l->wide) {
-        GK_UNROLL for (int u = 0; u < GK_LOGITS_AHEAD; u++) v[u] = l->wide[l->first + (at + u * step < end ? at + u * step : at)];
+        GK_UNROLL for (int u = 0; u < n; u++) v[u] = l->wide[l->first + (at + u * step < end ? at + u * step : at)];
     } else {
-        GK_UNROLL for (int u = 0; u < GK_LOGITS_AHEAD; u++) v[u] = gk_load(l->logits, l->first + (at + u * step < end ? at + u * step : at));
+        GK_UNROLL for (int u = 0; u < n; u++) v[u] = gk_load(l->logits, l->first + (at + u * step < end ? at + u * step : at));
     }
 }
 
-/* Goes through every lanes-th element of a row from `from` on: x is number i. */
-#define GK_EACH_LOGIT_OF(l, from, end, lanes, x, i, step)                                          \
-    for (int at_ = (int)(from); at_ < (int)(end); at_ += GK_LOGITS_AHEAD * (lanes)) {              \
-        gk_f ahead_[GK_LOGITS_AHEAD];                                                              \
-        gk_logits_ahead(l, at_, (int)(end), lanes, ahead_);                                        \
-        GK_UNROLL for (int u_ = 0; u_ < GK_LOGITS_AHEAD; u_++) {                                   \
+/* Goes through every lanes-th element of a row from `from` on: x is number i. A thread loads `ahead` of them before it uses the first. */
+#define GK_EACH_LOGIT_OF(l, from, end, lanes, ahead, x, i, step)                                   \
+    for (int at_ = (int)(from); at_ < (int)(end); at_ += (ahead) * (lanes)) {                      \
+        gk_f ahead_[ahead];                                                                        \
+        gk_logits_ahead(l, at_, (int)(end), lanes, ahead_, ahead);                                 \
+        GK_UNROLL for (int u_ = 0; u_ < (ahead); u_++) {                                           \
             int i = at_ + u_ * (lanes);                                                            \
             gk_f x = gk_isnan(ahead_[u_]) ? -GK_INF : ahead_[u_];                                  \
             if (i < (int)(end)) { step }                                                           \
         }                                                                                          \
     }
 /* The threads of a block together go through all of them. */
-#define GK_EACH_LOGIT(l, from, end, x, i, step) GK_EACH_LOGIT_OF(l, (from) + gk_lid(), end, GK_BLOCK, x, i, step)
+#define GK_EACH_LOGIT(l, from, end, x, i, step) GK_EACH_LOGIT_OF(l, (from) + gk_lid(), end, GK_BLOCK, 4, x, i, step)
 
-/* exp((x - top) / T) */
-GK_FN gk_f gk_power(const gk_logits* l, gk_f x, gk_f top) { return x == top ? GK_R(1.0) : gk_exp((x - top) * l->scale); }
+/* Elements that a thread loads before it uses the first where it does little with each. */
+#if GK_DTYPE == GK_F64
+#define GK_LOGITS_AHEAD 8
+#else
+#define GK_LOGITS_AHEAD 16
+#endif
+
+/* exp((x - top) / T), without and with infinite top. */
+GK_FN gk_f gk_power_below(const gk_logits* l, gk_f x, gk_f top)
+{
+#if defined(GK_QUICK_EXP2) && GK_DTYPE != GK_F64
+    return gk_quick_exp2((x - top) * (l->scale * 1.44269504f));
+#else
+    return gk_exp((x - top) * l->scale);
+#endif
+}
+GK_FN gk_f gk_power(const gk_logits* l, gk_f x, gk_f top) { return x == top ? GK_R(1.0) : gk_power_below(l, x, top); }
 
 /* What is noted of a row between kernels, GK_ROW_NUMBERS in gk_f: the cut's bits and last id, the largest logit; by histogram.c the bin of a threshold
  * (counted from that of the largest logit down), the weights above it, their target, the powers above it (behind logits_cut those of all that is kept),

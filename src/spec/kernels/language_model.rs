@@ -219,6 +219,7 @@ kernel_args! {
         part: Out("gk_f"),
         vocab: I64,
         scale: Real,
+        aligned: I32,
     }
 }
 

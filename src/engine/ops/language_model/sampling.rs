@@ -78,7 +78,9 @@ struct Logits<'a> {
     vocab: i64,
     /// 1 / T, or 0 for T = 0.
     scale: f64,
-    /// Whether rows are whole items of 16 bytes.
+    /// Whether the kernels read the logits as they are, from a multiple of 16 bytes on.
+    aligned: bool,
+    /// Whether rows are whole items of 16 bytes, too.
     whole: bool,
 }
 
@@ -90,6 +92,7 @@ struct Kept {
 
 impl<'a> Logits<'a> {
     fn new(e: &'a Engine, p: &'a LogitProcessors, logits: &View<'_>, penalised: Option<&Buffer>) -> Self {
+        let aligned = penalised.is_none() && aligned16(logits);
         Self {
             engine: e,
             p,
@@ -99,9 +102,8 @@ impl<'a> Logits<'a> {
             rows: long(logits.shape()[0]),
             vocab: long(logits.shape()[1]),
             scale: if p.temperature == 0.0 { 0.0 } else { 1.0 / p.temperature },
-            whole: penalised.is_none()
-                && aligned16(logits)
-                && logits.shape()[1].is_multiple_of(16 / logits.dtype().size()),
+            aligned,
+            whole: aligned && logits.shape()[1].is_multiple_of(16 / logits.dtype().size()),
         }
     }
 
@@ -135,6 +137,7 @@ impl<'a> Logits<'a> {
             part: self.engine.arg_in(&part.view()),
             vocab: self.vocab,
             scale: self.scale,
+            aligned: i32::from(self.aligned),
         };
         let grid = Grid::Blocks([self.rows as usize * SECTIONS, 1, 1]);
         self.engine.launch(&LOGITS_SECTIONS, self.dtype, "", grid, &args)?;
