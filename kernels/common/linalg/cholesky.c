@@ -1,28 +1,41 @@
 /* Cholesky factorisation A = L L^T of symmetric positive definite matrices, in place of their lower triangles (block.h).
  *
- * A block has a matrix and goes through 32 columns at a time. A thread has a row of them in registers: it takes off the products of the columns before,
- * GK_STEP of which lie in local memory at a time; then the diagonal tile is factored by the whole block, and every thread below it solves its row.
- * The upper triangle counts for nothing and stays as it is.
+ * A block has a matrix and goes through 32 columns at a time. From them it takes the products of the columns before, GK_STEP of which lie in local
+ * memory at a time: each thread adds up four rows and eight columns of these in registers. Then a thread has a row of the 32 columns: the whole block
+ * factors the diagonal tile, and every thread below it solves its row. The upper triangle counts for nothing and stays as it is.
  * A pivot that is not above 0 (or NaN) puts its number, plus `first`, into info, unless something is there already.
  * Launch: one block per matrix. Arithmetic in gk_f. Deterministic. References: torch.linalg.cholesky_ex, LAPACK potrf; N. Higham, "Accuracy and
  * Stability of Numerical Algorithms", chapter 10.
  */
 #include "common/linalg/block.h"
 
-/* Factors the tile of which acc has the thread's elements; the first pivot that is not positive, or 0. d is memory of a tile. */
+/* Factors the tile of which acc has the thread's elements, two columns between barriers; the first pivot that is not positive, or 0. d is memory of a
+ * tile. */
 GK_FN int gk_tile_cholesky(gk_f acc[4], GK_LOCAL_PTR gk_f* d, int n)
 {
     int c = gk_tile_col(), failed = 0;
-    for (int j = 0; j < n; j++) {
-        if (c == j) gk_tile_put(d, acc);
+    for (int j = 0; j < n; j += 2) {
+        gk_f pivot[2], root[2], inverse[2], below, mine[2];
+        if (c == j || c == j + 1) gk_tile_put(d, acc);
         GK_BARRIER();
-        gk_f pivot = d[j * GK_NB_PITCH + j], root = gk_sqrt(pivot), inverse = GK_R(1.0) / root, mine = d[c * GK_NB_PITCH + j] * inverse;
-        if (!(pivot > GK_R(0.0)) && failed == 0) failed = j + 1;
+        pivot[0] = d[j * GK_NB_PITCH + j];
+        root[0] = gk_sqrt(pivot[0]);
+        inverse[0] = GK_R(1.0) / root[0];
+        below = d[(j + 1) * GK_NB_PITCH + j] * inverse[0];
+        pivot[1] = d[(j + 1) * GK_NB_PITCH + j + 1] - below * below;
+        root[1] = gk_sqrt(pivot[1]);
+        inverse[1] = GK_R(1.0) / root[1];
+        mine[0] = d[c * GK_NB_PITCH + j] * inverse[0];
+        mine[1] = (d[c * GK_NB_PITCH + j + 1] - mine[0] * below) * inverse[1];
+        GK_UNROLL for (int i = 0; i < 2; i++) {
+            if (!(pivot[i] > GK_R(0.0)) && failed == 0 && j + i < n) failed = j + i + 1;
+        }
         GK_EACH_ROW(q) {
             int r = gk_tile_row(q);
-            gk_f l = d[r * GK_NB_PITCH + j] * inverse;
-            if (c == j) acc[q] = r == j ? root : l;
-            else if (c > j && r >= c) acc[q] -= l * mine;
+            gk_f first = d[r * GK_NB_PITCH + j] * inverse[0], second = (d[r * GK_NB_PITCH + j + 1] - first * below) * inverse[1];
+            if (c == j) acc[q] = r == j ? root[0] : first;
+            else if (c == j + 1) acc[q] = r == j + 1 ? root[1] : second;
+            else if (c > j && r >= c) acc[q] = acc[q] - first * mine[0] - second * mine[1];
         }
     }
     GK_BARRIER();
@@ -106,15 +119,62 @@ GK_FN void gk_products_load(gk_f part[GK_STEP], gk_f runs[GK_RUN_EACH], GK_GLOBA
     }
 }
 
-/* Takes the products of GK_STEP columns off a thread's row: its own elements times those of the 32 rows in `runs`, [GK_STEP, 32]. */
-GK_FN void gk_row_less(gk_f acc[GK_NB], GK_LOCAL_PTR const gk_f* step, GK_LOCAL_PTR const gk_f* runs)
+/* A thread's part of the products: so many rows and columns of the GK_BLOCK x GK_NB. */
+#define GK_PART_ROWS 4
+#define GK_PART_COLS 8
+#define GK_PART_GROUPS (GK_BLOCK / GK_PART_ROWS)
+GK_FN int gk_part_row(int q) { return gk_lid() % GK_PART_GROUPS + q * GK_PART_GROUPS; }
+GK_FN int gk_part_col(void) { return gk_lid() / GK_PART_GROUPS * GK_PART_COLS; }
+
+/* Adds the products of GK_STEP columns with those of the 32 rows in `runs`, [GK_STEP, 32], to the first `active` rows of a thread's part. */
+GK_FN void gk_part_add(gk_f sum[GK_PART_ROWS][GK_PART_COLS], GK_LOCAL_PTR const gk_f* step, GK_LOCAL_PTR const gk_f* runs, const int active)
 {
     for (int k = 0; k < GK_STEP; k++) {
-        gk_f v = step[gk_lid() * GK_STEP_PITCH + k], b[4];
-        GK_UNROLL for (int c = 0; c < GK_NB; c += 4) {
-            gk_run_of_four(runs, k * GK_RUN_PITCH + c, b);
-            GK_UNROLL for (int i = 0; i < 4; i++) acc[c + i] -= v * b[i];
+        gk_f b[GK_PART_COLS];
+        GK_UNROLL for (int c = 0; c < GK_PART_COLS; c += 4) gk_run_of_four(runs, k * GK_RUN_PITCH + gk_part_col() + c, b + c);
+        GK_UNROLL for (int q = 0; q < active; q++) {
+            gk_f v = step[gk_part_row(q) * GK_STEP_PITCH + k];
+            GK_UNROLL for (int c = 0; c < GK_PART_COLS; c++) sum[q][c] += v * b[c];
         }
+    }
+}
+
+/* The products of the columns before j, of the rows from i on: `rows` are there. */
+GK_FN void gk_part_products(gk_f sum[GK_PART_ROWS][GK_PART_COLS], GK_GLOBAL const gk_t* l, gk_matrix m, gk_i64 n, gk_i64 i, gk_i64 j, gk_i64 cols,
+                            GK_LOCAL_PTR gk_f* step, GK_LOCAL_PTR gk_f* columns)
+{
+    int along = gk_by_rows(m);
+    gk_f part[GK_STEP], runs[GK_RUN_EACH];
+    gk_i64 rows = n - i;
+    GK_UNROLL for (int q = 0; q < GK_PART_ROWS; q++) {
+        GK_UNROLL for (int c = 0; c < GK_PART_COLS; c++) sum[q][c] = GK_R(0.0);
+    }
+    if (j > 0) gk_products_load(part, runs, l, m, i, j, 0, n, cols);
+    for (gk_i64 k = 0; k < j; k += GK_STEP) {
+        gk_step_put(step, part, along);
+        GK_UNROLL for (int q = 0; q < GK_RUN_EACH; q++) columns[gk_run_col(q, along) * GK_RUN_PITCH + gk_run_row(q, along)] = runs[q];
+        /* On its way during the products. */
+        if (k + GK_STEP < j) gk_products_load(part, runs, l, m, i, j, k + GK_STEP, n, cols);
+        GK_BARRIER();
+        if (rows > 2 * GK_PART_GROUPS) gk_part_add(sum, step, columns, 4);
+        else if (rows > GK_PART_GROUPS) gk_part_add(sum, step, columns, 2);
+        else gk_part_add(sum, step, columns, 1);
+        GK_BARRIER();
+    }
+}
+
+/* A thread's row less the products, by way of local memory: GK_STEP columns at a time. */
+GK_FN void gk_row_less(gk_f acc[GK_NB], gk_f sum[GK_PART_ROWS][GK_PART_COLS], GK_LOCAL_PTR gk_f* step)
+{
+    GK_UNROLL for (int c0 = 0; c0 < GK_NB; c0 += GK_STEP) {
+        if (gk_part_col() / GK_STEP * GK_STEP == c0) {
+            GK_UNROLL for (int q = 0; q < GK_PART_ROWS; q++) {
+                GK_UNROLL for (int c = 0; c < GK_PART_COLS; c++) step[gk_part_row(q) * GK_STEP_PITCH + gk_part_col() - c0 + c] = sum[q][c];
+            }
+        }
+        GK_BARRIER();
+        GK_UNROLL for (int c = 0; c < GK_STEP; c++) acc[c0 + c] -= step[gk_lid() * GK_STEP_PITCH + c];
+        GK_BARRIER();
     }
 }
 
@@ -142,7 +202,8 @@ GK_FN int gk_cholesky_rows(GK_GLOBAL gk_t* l, gk_matrix m, gk_i64 n, gk_i64 i, g
 {
     int failed = 0, along = gk_by_rows(m);
     gk_i64 rows = n - i;
-    gk_f acc[GK_NB], part[GK_STEP], runs[GK_RUN_EACH];
+    gk_f acc[GK_NB], sum[GK_PART_ROWS][GK_PART_COLS], part[GK_STEP];
+    gk_part_products(sum, l, m, n, i, j, cols, t.step, t.runs);
     GK_UNROLL for (int c0 = 0; c0 < GK_NB; c0 += GK_STEP) {
         gk_step_load(part, l, gk_submatrix(m, i, j + c0), rows, cols - c0);
         gk_step_put(t.step, part, along);
@@ -150,16 +211,7 @@ GK_FN int gk_cholesky_rows(GK_GLOBAL gk_t* l, gk_matrix m, gk_i64 n, gk_i64 i, g
         GK_UNROLL for (int c = 0; c < GK_STEP; c++) acc[c0 + c] = t.step[gk_lid() * GK_STEP_PITCH + c];
         GK_BARRIER();
     }
-    if (j > 0) gk_products_load(part, runs, l, m, i, j, 0, n, cols);
-    for (gk_i64 k = 0; k < j; k += GK_STEP) {
-        gk_step_put(t.step, part, along);
-        GK_UNROLL for (int q = 0; q < GK_RUN_EACH; q++) t.runs[gk_run_col(q, along) * GK_RUN_PITCH + gk_run_row(q, along)] = runs[q];
-        /* On its way during the products. */
-        if (k + GK_STEP < j) gk_products_load(part, runs, l, m, i, j, k + GK_STEP, n, cols);
-        GK_BARRIER();
-        gk_row_less(acc, t.step, t.runs);
-        GK_BARRIER();
-    }
+    if (j > 0) gk_row_less(acc, sum, t.step);
     if (i == j) {
         gk_f four[4];
         GK_UNROLL for (int c = 0; c < GK_NB; c++) {

@@ -163,67 +163,60 @@ impl Engine {
         let p = self.plan_with(s.op, &problem, dt)?;
         let part = self.state_parts(s, &problem.runs(&p), None)?;
         let part = part.as_ref().map(Buffer::view);
-        let (q, k, v) = (self.arg_in(&s.q), self.arg_in(&s.k), self.arg_in(&s.v));
-        let (gate, second) = (self.arg_in(&s.gate), self.arg_opt(s.second.as_ref()));
-        let (skip, z) = (self.arg_opt(s.skip.as_ref()), self.arg_opt(s.z.as_ref()));
-        let (initial, part) = (self.arg_opt(s.initial.as_ref()), self.arg_opt(part.as_ref()));
-        let (y_arg, state) = (self.arg_out(&y), self.arg_opt(last.as_ref()));
-        let (size, wide) = (size_arg(n, &p), wide_rows(s, [Some(&y.as_view())]));
-        if p.kernel == StateKernel::Matrix {
-            let args = StateScanMatrixArgs {
-                q,
-                k,
-                v,
-                gate,
-                second,
-                skip,
-                initial,
-                part,
-                y: y_arg,
-                state,
-                size,
-                wide,
-            };
-            return self.launch(&STATE_SCAN_MATRIX, dt, rule_name(s.rule), p.grid(), &args);
-        }
-        let (lanes, softplus) = (int(p.lanes), i32::from(s.softplus));
-        if p.kernel == StateKernel::Channels {
-            let args = StateScanChannelsArgs {
-                q,
-                k,
-                v,
-                gate,
-                second,
-                skip,
-                z,
-                initial,
-                part,
-                y: y_arg,
-                state,
-                size,
-                softplus,
-                wide,
-            };
-            return self.launch(&STATE_SCAN_CHANNELS, dt, rule_name(s.rule), p.grid(), &args);
-        }
         let args = StateScanArgs {
-            q,
-            k,
-            v,
-            gate,
-            second,
-            skip,
-            z,
-            initial,
-            part,
-            y: y_arg,
-            state,
-            size,
-            lanes,
-            softplus,
-            wide,
+            q: self.arg_in(&s.q),
+            k: self.arg_in(&s.k),
+            v: self.arg_in(&s.v),
+            gate: self.arg_in(&s.gate),
+            second: self.arg_opt(s.second.as_ref()),
+            skip: self.arg_opt(s.skip.as_ref()),
+            z: self.arg_opt(s.z.as_ref()),
+            initial: self.arg_opt(s.initial.as_ref()),
+            part: self.arg_opt(part.as_ref()),
+            y: self.arg_out(&y),
+            state: self.arg_opt(last.as_ref()),
+            size: size_arg(n, &p),
+            lanes: int(p.lanes),
+            softplus: i32::from(s.softplus),
+            wide: wide_rows(s, [Some(&y.as_view())]),
         };
-        self.launch(&STATE_SCAN, dt, rule_name(s.rule), p.grid(), &args)
+        self.launch_forward(s, &p, args)
+    }
+
+    /// The kernel of a plan.
+    fn launch_forward(&self, s: &StateScan<'_>, p: &StatePlan, args: StateScanArgs) -> Result<()> {
+        let (dt, rule, grid) = (s.v.dtype(), rule_name(s.rule), p.grid());
+        let StateScanArgs { q, k, v, gate, second, skip, z, initial, part, y, state, size, .. } = args;
+        let StateScanArgs { softplus, wide, .. } = args;
+        match p.kernel {
+            StateKernel::Matrix => {
+                let args =
+                    StateScanMatrixArgs { q, k, v, gate, second, skip, initial, part, y, state, size, wide };
+                self.launch(&STATE_SCAN_MATRIX, dt, rule, grid, &args)
+            }
+            StateKernel::Channels => {
+                let args = StateScanChannelsArgs {
+                    q,
+                    k,
+                    v,
+                    gate,
+                    second,
+                    skip,
+                    z,
+                    initial,
+                    part,
+                    y,
+                    state,
+                    size,
+                    softplus,
+                    wide,
+                };
+                self.launch(&STATE_SCAN_CHANNELS, dt, rule, grid, &args)
+            }
+            StateKernel::Scan | StateKernel::Steps | StateKernel::Chunks | StateKernel::Linear => {
+                self.launch(&STATE_SCAN, dt, rule, grid, &args)
+            }
+        }
     }
 
     /// Memory for parts of a gradient, if it is asked for; one part of the gradient's type needs none.
