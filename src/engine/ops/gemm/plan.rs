@@ -208,7 +208,7 @@ impl GemmProblem<'_> {
         // for 16 x 20,000 x 1,024 and 0.6 for 8 x 64 x 200,000, where one of k and the larger side is far above the other, and half of it for one
         // row or column, and up to four where the long operand lies along k: the library has kernels for products of a matrix and a vector.
         let (thin, long, k) = (e.m.min(e.n), e.m.max(e.n), e.k);
-        let vectors = thin == 1 || thin <= 4 && self.long_along_k;
+        let vectors = e.batch == 1 && (thin == 1 || thin <= 4 && self.long_along_k);
         if thin <= SKINNY && !vectors && k * long >= 1 << 20 && long <= 8 * k && k <= 8 * long {
             return Err("the skinny kernel reads f32 operands of this shape faster".into());
         }
@@ -360,6 +360,8 @@ mod tests {
         {
             let p = GemmProblem { long_along_k, ..taken(problem(rows, 4096, 4096)) };
             assert_eq!(p.plan(1, &gpu).is_ok(), vendor, "{rows} {long_along_k}");
+            let batched = GemmProblem { e: Extents { batch: 2, ..p.e }, ..p };
+            assert!(batched.plan(1, &gpu).is_err());
         }
         assert!(taken(problem(128, 256, 10)).plan(1, &gpu).is_err_and(|e| e.contains("so few")));
         assert_eq!(taken(problem(1024, 1024, 10)).plan(1, &gpu), Ok(GemmPlan::Vendor));

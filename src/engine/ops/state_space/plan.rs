@@ -12,10 +12,10 @@ const KEEP: usize = 4;
 const CHUNK: usize = 64;
 const INNER_MARKS: usize = 8;
 const MARK: usize = LANES * KEEP;
-/// Fewest threads per row of `chunk.h`; local memory of `chunk_backward.c` and of `linear_backward.c` in bytes.
+/// Fewest threads per row of `chunk.h`; local memory of `chunk_backward.c`, `channels.c` and `linear_backward.c` in bytes, at most.
 const CHUNK_LANES: usize = 4;
 const CHUNK_LOCAL: usize = 48 << 10;
-/// Rows per thread of `chunk_backward.c`, and of `linear_backward.c`; each has four columns.
+/// Rows per thread of `chunk_backward.c` and `channels.c`, and of `linear_backward.c`; each has four columns.
 const CHUNK_ROWS: usize = 2;
 const LINEAR_ROWS: usize = 4;
 /// Most states per channel of `chunk_backward.c` and of `channels.c`.
