@@ -448,7 +448,7 @@ impl Engine {
                 return self.explain_field(info.name);
             }
             "fft" | "rfft" | "irfft" => return self.explain_fourier(info.name),
-            "gemm_quantized" => return self.explain_quantized(info.name),
+            "gemm_quantized" | "quantize" => return self.explain_quantized(info.name),
             "optimizer_step"
             | "optimizer_step_packed"
             | "adaptive_step"
