@@ -509,6 +509,8 @@ kernel_args! {
         N: I64,
         C: I64,
         S: I64,
+        tx: I32,
+        wide: I32,
         ignore: I64,
         smooth: Real,
     }
@@ -524,19 +526,6 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `cross_entropy_prob_sum`.
-    CrossEntropyProbSumArgs {
-        prob: In("gk_t"),
-        w: In("gk_t"),
-        sum: Out("gk_f"),
-        N: I64,
-        C: I64,
-        S: I64,
-        smooth: Real,
-    }
-}
-
-kernel_args! {
     /// Arguments of `cross_entropy_bwd_rows`.
     CrossEntropyBwdRowsArgs {
         x: In("gk_t"),
@@ -545,7 +534,7 @@ kernel_args! {
         prob: In("gk_t"),
         probs: I32,
         w: In("gk_t"),
-        wsums: In("gk_f"),
+        wsum: In("gk_f"),
         lse: In("gk_f"),
         gy: In("gk_t"),
         each: I32,
@@ -573,7 +562,7 @@ kernel_args! {
         prob: In("gk_t"),
         probs: I32,
         w: In("gk_t"),
-        wsums: In("gk_f"),
+        wsum: In("gk_f"),
         lse: In("gk_f"),
         gy: In("gk_t"),
         each: I32,
@@ -585,6 +574,8 @@ kernel_args! {
         N: I64,
         C: I64,
         S: I64,
+        tx: I32,
+        wide: I32,
         ignore: I64,
         smooth: Real,
         accumulate: I32,
@@ -897,7 +888,6 @@ kernel_table! {
     CROSS_ENTROPY_ROWS: CrossEntropyRowsArgs = "loss/loss.c" "cross_entropy_rows" [(FLOATS64, &[])];
     CROSS_ENTROPY_INNER: CrossEntropyInnerArgs = "loss/loss.c" "cross_entropy_inner" [(FLOATS64, &[])];
     CROSS_ENTROPY_WEIGHT_SUM: CrossEntropyWeightSumArgs = "loss/loss.c" "cross_entropy_weight_sum" [(FLOATS64, &[])];
-    CROSS_ENTROPY_PROB_SUM: CrossEntropyProbSumArgs = "loss/loss.c" "cross_entropy_prob_sum" [(FLOATS64, &[])];
     CROSS_ENTROPY_BWD_ROWS: CrossEntropyBwdRowsArgs = "loss/loss.c" "cross_entropy_bwd_rows" [(FLOATS64, &[])];
     CROSS_ENTROPY_BWD_INNER: CrossEntropyBwdInnerArgs = "loss/loss.c" "cross_entropy_bwd_inner" [(FLOATS64, &[])];
     MARGIN_ITEMS: MarginItemsArgs = "loss/margin.c" "margin_items" [(FLOATS64, &[])];
