@@ -131,6 +131,46 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `causal_runs`.
+    CausalRunsArgs {
+        x: In("gk_t"),
+        w: In("gk_t"),
+        bias: In("gk_t"),
+        state: In("gk_t"),
+        y: Out("gk_t"),
+        n: I64,
+        runs: I64,
+        channels: I64,
+        by: Dims,
+        k: I32,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `causal_runs_bwd`.
+    CausalRunsBwdArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        w: In("gk_t"),
+        bias: In("gk_t"),
+        state: In("gk_t"),
+        dx: Out("gk_t"),
+        part: Out("gk_f"),
+        n: I64,
+        runs: I64,
+        channels: I64,
+        by: Dims,
+        k: I32,
+        act: I32,
+        p: Real,
+        per: I64,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `im2col`.
     Im2colArgs {
         x: In("gk_t"),
@@ -562,3 +602,5 @@ kernel_table! {
     CONV_WEIGHT64: ConvWeightArgs = "conv/weight.c" "conv_weight64" [(FLOATS64, &[])];
     CONV_COMBINE: ConvCombineArgs = "conv/weight.c" "conv_combine" [(FLOATS64, &[])];
 }
+    CAUSAL_RUNS: CausalRunsArgs = "conv/causal.c" "causal_runs" [(FLOATS64, &[])];
+    CAUSAL_RUNS_BWD: CausalRunsBwdArgs = "conv/causal.c" "causal_runs_bwd" [(FLOATS64, &[])];
