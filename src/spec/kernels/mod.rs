@@ -228,6 +228,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/resample/grid_sample.c",
     "common/resample/nms.c",
     "common/resample/resample.c",
+    "common/resample/doubling.c",
     "common/resample/roi_align.c",
     "common/rnn/conv.c",
     "common/rnn/fused.c",
