@@ -180,6 +180,8 @@ kernel_args! {
         out: Dims,
         win: Dims,
         geo: Dims,
+        magic: Dims,
+        wide: I32,
         accumulate: I32,
     }
 }
@@ -194,6 +196,8 @@ kernel_args! {
         out: Dims,
         win: Dims,
         geo: Dims,
+        magic: Dims,
+        wide: I32,
         accumulate: I32,
     }
 }
