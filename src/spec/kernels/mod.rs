@@ -99,6 +99,8 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/conv/conv.c",
     "common/conv/deformable.c",
     "common/conv/depthwise.c",
+    "common/conv/depthwise.h",
+    "common/conv/depthwise_large.c",
     "common/conv/direct.c",
     "common/conv/matrix.c",
     "common/conv/matrix_bf16x6.c",

@@ -105,10 +105,11 @@ pub(super) fn draw_depthwise(s: &mut Sample) {
     if s.coin() {
         (d.stride, d.dilation) = (vec![1, d.stride[1]], vec![1, d.dilation[1]]);
     }
-    // 3 x 3 taps that keep the map's size have kernels of their own.
-    if s.aligned() == Some(1) {
+    // Square windows that keep the map's size have kernels of their own.
+    if let Some(i @ 1..=3) = s.aligned() {
+        let side = 2 * i + 1;
         d.n = d.n.max(1);
-        (d.kernel, d.stride, d.pad, d.dilation) = (vec![3; 2], vec![1; 2], vec![1; 2], vec![1; 2]);
+        (d.kernel, d.stride, d.pad, d.dilation) = (vec![side; 2], vec![1; 2], vec![i; 2], vec![1; 2]);
     }
     let input = d.input(s);
     s.put("x", &cat(&[d.n, d.groups], &input), Any);
