@@ -408,6 +408,7 @@ impl Engine {
             "conv" | "conv_bwd" | "conv_transpose" | "conv_transpose_bwd" => {
                 return self.explain_conv(info.name);
             }
+            "causal_conv1d" | "causal_conv1d_bwd" => return self.explain_causal(info.name),
             "softmax" | "softmax_bwd" => return self.explain_softmax(info.name),
             "row_norm" | "group_norm" | "instance_norm" | "batch_norm" | "row_norm_bwd"
             | "group_norm_bwd" | "batch_norm_bwd" => return self.explain_norm(info.name),
