@@ -72,11 +72,24 @@ GK_KERNEL(loss_bwd)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_IN(g
     if (den) g /= den[0];
     gk_i64 items = wide ? n / GK_W : 0;
     for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
-        gk_vec a = gk_loadv(p, i * GK_W), b = gk_loadv(t, i * GK_W);
-        GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = g * GK_LOSS_GRAD(a.v[k], b.v[k], h);
-        if (dp) gk_storev(dp, i * GK_W, a);
-        GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = -a.v[k];
-        if (dt) gk_storev(dt, i * GK_W, a);
+        gk_i64 at = i * GK_W;
+        gk_vec a = gk_loadv(p, at), b = gk_loadv(t, at), w = a, o = a;
+        if (weight) w = gk_loadv(weight, at);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) {
+            gk_f f = weight ? g * w.v[k] : g;
+            if (each) f *= gk_load(gy, at + k);
+            a.v[k] = mask && !mask[at + k] ? GK_R(0.0) : f * GK_LOSS_GRAD(a.v[k], b.v[k], h);
+        }
+        if (dp) {
+            if (acc_p) o = gk_loadv(dp, at);
+            GK_UNROLL for (int k = 0; k < GK_W; k++) o.v[k] = acc_p ? o.v[k] + a.v[k] : a.v[k];
+            gk_storev(dp, at, o);
+        }
+        if (dt) {
+            if (acc_t) o = gk_loadv(dt, at);
+            GK_UNROLL for (int k = 0; k < GK_W; k++) o.v[k] = acc_t ? o.v[k] - a.v[k] : -a.v[k];
+            gk_storev(dt, at, o);
+        }
     }
     for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) {
         gk_f w = GK_ITEM_WEIGHT(i), d = GK_R(0.0);
@@ -106,7 +119,9 @@ GK_KERNEL(weight_partial)(GK_IN(gk_t, weight), GK_IN(gk_u8, mask), GK_OUT(gk_f, 
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, weight); GK_BIND_IN(gk_u8, mask); GK_BIND_OUT(gk_f, partial);
     gk_f count = GK_R(0.0);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) count += GK_ITEM_WEIGHT(i);
+    gk_i64 i = gk_gid(), step = gk_gsize();
+    for (; i + 7 * step < n; i += 8 * step) GK_UNROLL for (int u = 0; u < 8; u++) count += GK_ITEM_WEIGHT(i + u * step);
+    for (; i < n; i += step) count += GK_ITEM_WEIGHT(i);
     count = gk_block_sum(count, tmp);
     if (gk_lid() == 0) { partial[2 * gk_bid(0)] = GK_R(0.0); partial[2 * gk_bid(0) + 1] = count; }
 }

@@ -689,8 +689,7 @@ kernel_args! {
         chunks: I64,
         partial: In("gk_f"),
         y: Out("gk_t"),
-        item: Out("gk_f"),
-        weight: Out("gk_f"),
+        pairs: Out("gk_f"),
     }
     args {
         p0: Real,
@@ -763,7 +762,8 @@ kernel_args! {
         flags: I32,
         gy: In("gk_t"),
         each: I32,
-        d2: Out("gk_t"),
+        parts: I64,
+        sums: Out("gk_f"),
     }
     args {
         p0: Real,
@@ -772,7 +772,17 @@ kernel_args! {
         p3: Real,
         factor: Real,
         gy_f32: I32,
-        acc: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `row_shared_sum`.
+    RowSharedSumArgs {
+        sums: In("gk_f"),
+        len: I64,
+        parts: I64,
+        d: Out("gk_t"),
+        accumulate: I32,
     }
 }
 
@@ -896,6 +906,7 @@ kernel_table! {
     ROW_ITEMS: RowItemsArgs = "loss/rows.c" "row_items" [(FLOATS64, ROW_LOSSES)];
     ROW_GRAD: RowGradArgs = "loss/rows.c" "row_grad" [(FLOATS64, ROW_LOSSES)];
     ROW_SHARED: RowSharedArgs = "loss/rows.c" "row_shared" [(FLOATS64, ROW_LOSSES)];
+    ROW_SHARED_SUM: RowSharedSumArgs = "loss/rows.c" "row_shared_sum" [(FLOATS64, &[])];
     STFT_TABLE: StftTableArgs = "loss/stft.c" "stft_table" [(FLOATS64, &[])];
     STFT_SUMS: StftSumsArgs = "loss/stft.c" "stft_sums" [(FLOATS64, &[])];
     STFT_FINISH: StftFinishArgs = "loss/stft.c" "stft_finish" [(FLOATS64, &[])];

@@ -190,9 +190,9 @@ impl Engine {
         io: &LossBwd<'_>,
     ) -> Result<()> {
         let (n, dt) = (io.p.numel(), io.p.dtype());
-        let weighted = io.weight.is_some() || io.mask.is_some();
-        let written = io.dp.iter().chain(&io.dt).all(|g| aligned16(&g.out.as_view()) && !g.accumulate);
-        let wide = !weighted && !each && written && aligned16(&io.p) && aligned16(&io.t);
+        let written = io.dp.iter().chain(&io.dt).all(|g| aligned16(&g.out.as_view()));
+        let wide =
+            written && [Some(&io.p), Some(&io.t), io.weight.as_ref()].into_iter().flatten().all(aligned16);
         let (name, [a, b], flags) = loss_kernel(kind);
         let out = |g: &Option<GradMut<'_>>| self.arg_opt_out(g.as_ref().map(|g| &g.out));
         let adds = |g: &Option<GradMut<'_>>| flag(g.as_ref().is_some_and(|g| g.accumulate));
