@@ -1,7 +1,7 @@
 //! Micro-benchmarks of every operation on one device: the problems of `trefoil_bench`.
 //!
 //!     cargo bench                                   the device that TREFOIL_BACKEND names, or the best there is
-//!     TREFOIL_BACKEND=cuda cargo bench -- softmax   only those whose name contains a text
+//!     TREFOIL_BACKEND=cuda cargo bench -- softmax   only those whose name contains a text, or one of several: "softmax|cumsum/rows"
 //!     cargo bench -- --test                         every benchmark once, to see that they run
 //!
 //! The time is that between two events on the device's stream (on the CPU backend: of the host), over as many calls as criterion's
@@ -33,12 +33,14 @@ fn bench(c: &mut Criterion) -> Result<()> {
     // As criterion decides it: without `--bench`, which `cargo bench` passes, everything runs once.
     let smoke = std::env::args().any(|a| a == "--test") || !std::env::args().any(|a| a == "--bench");
     let cx = Context::new(&*gpu, if smoke { Scale::Tiny } else { Scale::of(gpu.caps()) });
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    // Criterion takes the argument as a regular expression.
+    let args: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let wanted: Vec<&str> = args.iter().flat_map(|a| a.split('|')).collect();
     for p in problems() {
         for &dtype in p.dtypes {
             let name = format!("{}/{}/{dtype}", p.op, p.name);
             // Criterion filters as well, but only after the operands have been made.
-            if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
+            if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w)) {
                 continue;
             }
             let mut problem = (p.prepare)(&cx, dtype)?;
