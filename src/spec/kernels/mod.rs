@@ -198,6 +198,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/optimizer/sparse.c",
     "common/pool/halving.c",
     "common/pool/pool.c",
+    "common/prelude/bytes.h",
     "common/prelude/coordinates.h",
     "common/prelude/matrix.h",
     "common/prelude/matrix_copies.h",
