@@ -132,6 +132,16 @@ impl ColumnGeometry {
     }
 }
 
+/// Threads side by side on `items` items of the inner axes, where the others of their block share the axis of `cols` elements: 32, or so few that
+/// there are two blocks for each multiprocessor, but not fewer than 64 bytes of items need.
+pub(crate) fn side_by_side(items: usize, cols: usize, wide: bool, caps: &Caps) -> usize {
+    let least = if wide { 4 } else { 16 };
+    let filled = |tx: usize| items.div_ceil(tx) >= 2 * caps.compute_units as usize;
+    let tx = [32, 16, 8, 4].into_iter().find(|&tx| tx == least || filled(tx)).unwrap_or(least);
+    let ty = (LANES / pow2(items, tx)).min(pow2(cols.div_ceil(8), LANES));
+    LANES / ty
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -184,5 +194,16 @@ pub(crate) mod tests {
         assert_eq!((few.tx, few.tiles, few.chunks, few.chunk), (8, 1, 527, 381));
         assert_eq!(ColumnGeometry::few_chunks([64 * 49, 2048], a, 4, &gpu()).chunks, 66);
         assert_eq!(ColumnGeometry::few_chunks([3, 8], a, 4, &gpu()).chunks, 1);
+    }
+
+    #[test]
+    fn few_columns_lie_side_by_side_in_fewer_threads() {
+        let caps = gpu();
+        assert_eq!(side_by_side(1 << 20, 4096, true, &caps), 32);
+        assert_eq!(side_by_side(1024, 16384, true, &caps), 4);
+        assert_eq!(side_by_side(1024, 16384, false, &caps), 16);
+        // An axis too short for many threads leaves them side by side.
+        assert_eq!(side_by_side(1024, 16, true, &caps), 128);
+        assert_eq!(side_by_side(1, 1 << 20, false, &caps), 1);
     }
 }

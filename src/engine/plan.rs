@@ -408,6 +408,7 @@ impl Engine {
             "conv" | "conv_bwd" | "conv_transpose" | "conv_transpose_bwd" => {
                 return self.explain_conv(info.name);
             }
+            "causal_conv1d" | "causal_conv1d_bwd" => return self.explain_causal(info.name),
             "softmax" | "softmax_bwd" => return self.explain_softmax(info.name),
             "row_norm" | "group_norm" | "instance_norm" | "batch_norm" | "row_norm_bwd"
             | "group_norm_bwd" | "batch_norm_bwd" => return self.explain_norm(info.name),
@@ -448,7 +449,7 @@ impl Engine {
                 return self.explain_field(info.name);
             }
             "fft" | "rfft" | "irfft" => return self.explain_fourier(info.name),
-            "gemm_quantized" => return self.explain_quantized(info.name),
+            "gemm_quantized" | "quantize" => return self.explain_quantized(info.name),
             "optimizer_step"
             | "optimizer_step_packed"
             | "adaptive_step"

@@ -5,9 +5,10 @@
  * dz
  *
  * Arithmetic in gk_f; dz is kept in gk_f. Launch: grid-stride over the elements (causal_state: over the rows); causal_weight: one block per channel
- * and run of places, channels fastest, to part [splits, C, k + 1], the last of which is dbias; causal_combine adds the runs in order. Deterministic.
- * Reference: F.conv1d of the padded sequence with groups=C.
+ * and run of places, channels fastest, to part [splits, C, k + 1], the last of which is dbias; causal_combine adds the runs in order. Kernels whose
+ * threads have GK_W neighbours are at the end. Deterministic. Reference: F.conv1d of the padded sequence with groups=C.
  */
+#include "common/prelude/coordinates.h"
 #include "common/prelude/tile.h"
 
 /* Element l of a row, which may be negative. */
@@ -62,20 +63,21 @@ GK_KERNEL(causal_state)(GK_IN(gk_t, x), GK_IN(gk_t, state), GK_OUT(gk_t, out), g
     }
 }
 
-#define GK_SLOPE(f) d = f(dy, z, p, GK_R(0.0), GK_R(0.0))
+#define GK_SLOPES(f) GK_UNROLL for (int u = 0; u < 4; u++) d.v[u] = f(dy.v[u], z.v[u], p, GK_R(0.0), GK_R(0.0))
+#define GK_RESULTS(f) GK_UNROLL for (int u = 0; u < 4; u++) z.v[u] = f(z.v[u], p, GK_R(0.0), GK_R(0.0))
 /* dy * act'(z), from z or, where the slope is a function of it, from the activation's result. */
-GK_FN gk_f gk_slope(int act, gk_f z, gk_f dy, gk_f p)
+GK_FN gk_four gk_slopes(int act, gk_four z, gk_four dy, gk_f p)
 {
-    gk_f d = dy;
+    gk_four d = dy;
     switch (act) {
-    case 1: GK_SLOPE(gk_act_relu_bwd); break;
-    case 2: GK_SLOPE(gk_act_leaky_relu_bwd); break;
-    case 3: GK_SLOPE(gk_act_gelu_bwd); break;
-    case 4: GK_SLOPE(gk_act_gelu_tanh_bwd); break;
-    case 5: z = gk_act_sigmoid_fwd(z, p, GK_R(0.0), GK_R(0.0)); GK_SLOPE(gk_act_sigmoid_bwd); break;
-    case 6: z = gk_act_tanh_fwd(z, p, GK_R(0.0), GK_R(0.0)); GK_SLOPE(gk_act_tanh_bwd); break;
-    case 7: GK_SLOPE(gk_act_swish_bwd); break;
-    case 8: GK_SLOPE(gk_act_hardswish_bwd); break;
+    case 1: GK_SLOPES(gk_act_relu_bwd); break;
+    case 2: GK_SLOPES(gk_act_leaky_relu_bwd); break;
+    case 3: GK_SLOPES(gk_act_gelu_bwd); break;
+    case 4: GK_SLOPES(gk_act_gelu_tanh_bwd); break;
+    case 5: GK_RESULTS(gk_act_sigmoid_fwd); GK_SLOPES(gk_act_sigmoid_bwd); break;
+    case 6: GK_RESULTS(gk_act_tanh_fwd); GK_SLOPES(gk_act_tanh_bwd); break;
+    case 7: GK_SLOPES(gk_act_swish_bwd); break;
+    case 8: GK_SLOPES(gk_act_hardswish_bwd); break;
     default: break;
     }
     return d;
@@ -87,7 +89,10 @@ GK_KERNEL(causal_slope)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(g
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, state); GK_BIND_OUT(gk_f, dz);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_i64 row = GK_ROW_OF(i);
-        dz[i] = gk_slope(act, gk_causal(x, w, bias, state, row, row % channels, len, k, i - row * len), gk_load(dy, i), p);
+        gk_four z, g;
+        z.v[0] = z.v[1] = z.v[2] = z.v[3] = gk_causal(x, w, bias, state, row, row % channels, len, k, i - row * len);
+        g.v[0] = g.v[1] = g.v[2] = g.v[3] = gk_load(dy, i);
+        dz[i] = gk_slopes(act, z, g, p).v[0];
     }
 }
 
@@ -155,4 +160,178 @@ GK_KERNEL(causal_combine)(GK_IN(gk_f, part), GK_OUT(gk_t, dw), GK_OUT(gk_t, dbia
         if (j < k && dw) gk_store(dw, ch * k + j, accumulate_w ? gk_load(dw, ch * k + j) + sum : sum);
         if (j == k && dbias) gk_store(dbias, ch, accumulate_b ? gk_load(dbias, ch) + sum : sum);
     }
+}
+
+/* ---- runs: a thread has GK_W neighbours of a row, which are loaded and stored as 16 bytes; rows are multiples of that and aligned. k is at most
+ * GK_TAPS. Less than 2^31 runs: `runs` of a row; by: multipliers that divide by them and by the channels. Tap t is the one t places back, with weight
+ * w[k - 1 - t]. --------------------------------------------------------------------------------------------------------------------------- */
+
+#if GK_W < 4
+#define GK_TAPS 3
+#else
+#define GK_TAPS 4
+#endif
+#define GK_BACK (GK_TAPS - 1)
+
+/* A run with the GK_BACK elements before it. */
+typedef struct { gk_f v[GK_W + GK_BACK]; } gk_reach;
+
+/* The run at l of a row; what is before the row as in gk_before. */
+GK_FN gk_reach gk_reach_at(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* state, gk_i64 row, gk_i64 len, int k, gk_i64 l)
+{
+    gk_i64 at = row * len + l;
+    gk_vec q = gk_loadv(x, at), before = gk_loadv(x, l > 0 ? at - GK_W : at);
+    gk_reach r;
+    GK_UNROLL for (int u = 0; u < GK_W; u++) r.v[GK_BACK + u] = q.v[u];
+    GK_UNROLL for (int j = 0; j < GK_BACK; j++) r.v[j] = before.v[GK_W - GK_BACK + j];
+    if (l == 0) {
+        GK_UNROLL for (int j = 0; j < GK_BACK; j++) {
+            r.v[j] = GK_R(0.0);
+            if (state && GK_BACK - j < k) r.v[j] = gk_load(state, (row + 1) * (k - 1) - (GK_BACK - j));
+        }
+    }
+    return r;
+}
+
+/* The weights by tap. */
+typedef struct { gk_f v[GK_TAPS]; } gk_taps;
+GK_FN gk_taps gk_taps_of(GK_GLOBAL const gk_t* w, gk_i64 ch, int k)
+{
+    gk_taps r;
+    GK_UNROLL for (int t = 0; t < GK_TAPS; t++) {
+        r.v[t] = GK_R(0.0);
+        if (t < k) r.v[t] = gk_load(w, ch * k + k - 1 - t);
+    }
+    return r;
+}
+
+/* z of a run; `all`: there are elements before it. */
+GK_FN gk_vec gk_causal_run(gk_reach s, gk_taps w, int k, gk_f bias, int all)
+{
+    gk_vec z;
+    GK_UNROLL for (int u = 0; u < GK_W; u++) z.v[u] = GK_R(0.0);
+    GK_UNROLL for (int t = GK_TAPS - 1; t >= 0; t--) {
+        if (t >= k) continue;
+        GK_UNROLL for (int u = 0; u < GK_W; u++)
+            if (u >= t || all) z.v[u] += w.v[t] * s.v[GK_BACK + u - t];
+    }
+    GK_UNROLL for (int u = 0; u < GK_W; u++) z.v[u] += bias;
+    return z;
+}
+
+/* Four of a run from u on; those behind it are 0. */
+GK_FN gk_four gk_four_of(gk_vec x, const int first)
+{
+    gk_four r;
+    GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = first + u < GK_W ? x.v[(first + u) % GK_W] : GK_R(0.0);
+    return r;
+}
+
+GK_KERNEL(causal_runs)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, bias), GK_IN(gk_t, state), GK_OUT(gk_t, y), gk_i64 n, gk_i64 runs, gk_i64 channels,
+                       GK_DIMS(by), int k, int act, gk_f p)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, state); GK_BIND_OUT(gk_t, y);
+    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+        gk_u32 row = gk_quotient((gk_u32)i, by.v[0]), ch = row - gk_quotient(row, by.v[1]) * (gk_u32)channels;
+        gk_i64 l = (i - (gk_i64)row * runs) * GK_W;
+        gk_reach s = gk_reach_at(x, state, (gk_i64)row, runs * GK_W, k, l);
+        gk_vec z = gk_causal_run(s, gk_taps_of(w, (gk_i64)ch, k), k, bias ? gk_load(bias, (gk_i64)ch) : GK_R(0.0), l > 0 || state);
+        GK_UNROLL for (int first = 0; first < GK_W; first += 4) {
+            gk_four v = gk_activate(act, gk_four_of(z, first), p);
+            GK_UNROLL for (int u = 0; u < 4 && first + u < GK_W; u++) z.v[first + u] = v.v[u];
+        }
+        gk_storev_quick(y, i * GK_W, z);
+    }
+}
+
+/* dz of the run whose elements of x are s. */
+GK_FN gk_vec gk_slope_run(gk_reach s, gk_taps w, int k, gk_f bias, int all, gk_vec dy, int act, gk_f p)
+{
+    if (act == 0) return dy;
+    gk_vec z = gk_causal_run(s, w, k, bias, all);
+    GK_UNROLL for (int first = 0; first < GK_W; first += 4) {
+        gk_four d = gk_slopes(act, gk_four_of(z, first), gk_four_of(dy, first), p);
+        GK_UNROLL for (int u = 0; u < 4 && first + u < GK_W; u++) z.v[first + u] = d.v[u];
+    }
+    return z;
+}
+
+/* dx[i] (+)= sum over taps of w * dz; `next`: the GK_BACK elements of dz behind the run, if `more`. */
+GK_FN void gk_input_run(GK_GLOBAL gk_t* dx, gk_i64 at, gk_vec dz, const gk_f next[GK_BACK], int more, gk_taps w, int k, int accumulate)
+{
+    gk_vec sum;
+    GK_UNROLL for (int u = 0; u < GK_W; u++) sum.v[u] = GK_R(0.0);
+    GK_UNROLL for (int t = 0; t < GK_TAPS; t++) {
+        if (t >= k) continue;
+        GK_UNROLL for (int u = 0; u < GK_W; u++) {
+            if (u + t < GK_W) sum.v[u] += w.v[t] * dz.v[(u + t) % GK_W];
+            else if (more) sum.v[u] += w.v[t] * next[(u + t - GK_W) % GK_BACK];
+        }
+    }
+    if (accumulate) {
+        gk_vec old = gk_loadv(dx, at);
+        GK_UNROLL for (int u = 0; u < GK_W; u++) sum.v[u] += old.v[u];
+    }
+    gk_storev_quick(dx, at, sum);
+}
+
+/* part[j] = the block's sum for weight j, part[k] that for the bias. */
+GK_FN void gk_part_sums(GK_GLOBAL gk_f* part, const gk_f acc[GK_TAPS], gk_f bias, int k, GK_LOCAL_PTR gk_f* tmp)
+{
+    GK_UNROLL for (int t = 0; t < GK_TAPS; t++) {
+        gk_f sum = gk_block_sum(acc[t], tmp);
+        if (gk_lid() == 0 && t < k) part[k - 1 - t] = sum;
+    }
+    bias = gk_block_sum(bias, tmp);
+    if (gk_lid() == 0) part[k] = bias;
+}
+
+/* All gradients in one pass: dz of a run is in registers, and the first of it reach the run before through local memory. The block's last thread
+ * has dz of the run behind the block's too. dx and part may be null. Blocks, part and causal_combine as for causal_weight: `per` (a multiple of
+ * GK_BLOCK) of a channel's `n` runs. */
+GK_KERNEL(causal_runs_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, bias), GK_IN(gk_t, state), GK_OUT(gk_t, dx),
+                           GK_OUT(gk_f, part), gk_i64 n, gk_i64 runs, gk_i64 channels, GK_DIMS(by), int k, int act, gk_f p, gk_i64 per,
+                           int accumulate)
+{
+    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, state);
+    GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_f, part);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_LOCAL gk_f heads[(GK_BLOCK + 1) * GK_BACK];
+    int t = gk_lid(), split = gk_bid(0) / (int)channels, ch = gk_bid(0) - split * (int)channels;
+    gk_i64 end = (split + 1) * per < n ? (split + 1) * per : n;
+    gk_taps taps = gk_taps_of(w, ch, k);
+    gk_f acc[GK_TAPS], total = GK_R(0.0), add = bias ? gk_load(bias, ch) : GK_R(0.0);
+    GK_UNROLL for (int u = 0; u < GK_TAPS; u++) acc[u] = GK_R(0.0);
+    for (gk_i64 base = split * per; base < end; base += GK_BLOCK) {
+        gk_vec dz;
+        gk_reach s;
+        gk_i64 run = 0, at = 0;
+        int live = base + t < n;
+        GK_UNROLL for (int u = 0; u < GK_W; u++) dz.v[u] = GK_R(0.0);
+        for (int e = dx && t == GK_BLOCK - 1 && base + t + 1 < n; e >= 0 && live; e--) {
+            gk_u32 i = (gk_u32)(base + t + e), image = gk_quotient(i, by.v[0]);
+            gk_i64 row = (gk_i64)image * channels + ch;
+            run = (gk_i64)(i - image * (gk_u32)runs);
+            at = (row * runs + run) * GK_W;
+            s = gk_reach_at(x, state, row, runs * GK_W, k, run * GK_W);
+            dz = gk_slope_run(s, taps, k, add, run > 0 || state, gk_loadv(dy, at), act, p);
+            GK_UNROLL for (int u = 0; u < GK_BACK; u++) heads[(t + e) * GK_BACK + u] = dz.v[u];
+        }
+        GK_BARRIER();
+        if (live && dx) {
+            gk_f next[GK_BACK];
+            int more = run + 1 < runs;
+            GK_UNROLL for (int u = 0; u < GK_BACK; u++) next[u] = more ? heads[(t + 1) * GK_BACK + u] : GK_R(0.0);
+            gk_input_run(dx, at, dz, next, more, taps, k, accumulate);
+        }
+        if (live) {
+            GK_UNROLL for (int u = 0; u < GK_W; u++) {
+                total += dz.v[u];
+                GK_UNROLL for (int b = 0; b < GK_TAPS; b++)
+                    if (b < k) acc[b] += dz.v[u] * s.v[GK_BACK + u - b];
+            }
+        }
+        GK_BARRIER();
+    }
+    if (part) gk_part_sums(part + ((gk_i64)split * channels + ch) * (k + 1), acc, total, k, tmp);
 }

@@ -9,55 +9,13 @@
  * Launch: conv_depthwise grid-stride over items; conv_depthwise_weight: one block per channel (fastest) and split.
  * Sums in gk_f. Deterministic. Reference: F.conv2d(groups=C), torch.nn.grad.
  */
-#include "common/prelude/coordinates.h"
-#include "window_table.h"
-
 #define GK_STRIP 2
 #define GK_SIDE 3
+#include "depthwise.h"
 
 /* Columns w - 1 .. w + 4 of a row. */
 typedef struct { gk_f v[6]; } gk_line;
-/* Map, and first row and column of the strip. */
-typedef struct { gk_u32 map; int h, w; } gk_spot;
-
-GK_FN gk_spot gk_spot_of(gk_u32 i, int quads, int strips, gk_i64 by_quads, gk_i64 by_strips)
-{
-    gk_u32 r = gk_quotient(i, by_quads);
-    gk_spot s;
-    s.map = gk_quotient(r, by_strips);
-    s.w = (int)(i - r * (gk_u32)quads) * 4;
-    s.h = (int)(r - s.map * (gk_u32)strips) * GK_STRIP;
-    return s;
-}
-
-/* Four neighbours, from a place that is aligned for them. */
-GK_FN gk_four gk_four_at(GK_GLOBAL const gk_t* x, gk_i64 i)
-{
-    gk_four r;
-#if GK_DTYPE == GK_F64
-    GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = x[i + u];
-#elif GK_DTYPE == GK_F32
-    gk_vec q = gk_loadv(x, i);
-    GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = q.v[u];
-#else
-    gk_u64 q = *(GK_GLOBAL const gk_u64*)(x + i);
-    GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = gk_value((gk_b)(q >> (16 * u)));
-#endif
-    return r;
-}
-
-/* Columns w .. w + 3 of row h of a map; 0 outside. */
-GK_FN gk_four gk_middle(GK_GLOBAL const gk_t* x, int h, int w, int height, int width, int wide)
-{
-    gk_four r = gk_run_zero();
-    if (h < 0 || h >= height) return r;
-    if (wide) return gk_four_at(x, h * (gk_i64)width + w);
-    GK_UNROLL for (int u = 0; u < 4; u++)
-        if (w + u < width) r.v[u] = gk_load(x, h * (gk_i64)width + w + u);
-    return r;
-}
-
-/* The same with a column on either side. */
+/* Columns w - 1 .. w + 4 of row h of a map; 0 outside. */
 GK_FN gk_line gk_line_at(GK_GLOBAL const gk_t* x, int h, int w, int height, int width, int wide)
 {
     gk_four m = gk_middle(x, h, w, height, width, wide);
@@ -70,20 +28,6 @@ GK_FN gk_line gk_line_at(GK_GLOBAL const gk_t* x, int h, int w, int height, int 
     GK_UNROLL for (int u = 0; u < 4; u++) r.v[u + 1] = m.v[u];
     return r;
 }
-
-/* The epilogue with everything. */
-GK_FN_CALL void gk_store_fused(gk_four v, gk_i64 first, int have, int wide, int ch, GK_GLOBAL const gk_t* scale, GK_GLOBAL const gk_t* bias,
-                               GK_GLOBAL const gk_t* residual, GK_GLOBAL gk_t* y, GK_GLOBAL gk_t* z, int accumulate, int act, gk_f p)
-{
-    gk_i64 at[4];
-    GK_UNROLL for (int u = 0; u < 4; u++) at[u] = first + u;
-    gk_conv_store(v, at, have, wide, ch, scale, bias, residual, y, z, accumulate, act, p);
-}
-
-#define GK_SIZES \
-    int height = (int)size.v[0], width = (int)size.v[1], each = (int)size.v[3]; \
-    int quads = (width + 3) / 4, strips = (height + GK_STRIP - 1) / GK_STRIP; \
-    gk_i64 plane = size.v[0] * size.v[1], channels = size.v[2] * size.v[3]
 
 // Units: FLOATS64
 GK_KERNEL(conv_depthwise)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),

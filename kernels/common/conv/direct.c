@@ -7,6 +7,7 @@
  * Launch: conv_direct, conv_rows grid-stride over outputs, strips; conv_direct_weight: one block per chunk of taps (fastest), pair and split.
  * Sums in gk_f. Deterministic. Reference: F.conv2d(groups=C), torch.nn.grad.
  */
+#include "common/prelude/window.h"
 #include "window_table.h"
 
 #define GK_CONV_TAPS 9
@@ -62,7 +63,7 @@ GK_KERNEL(conv_direct)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK_IN
     gk_i64 total = out.v[0] * out.v[1] * out.v[2] * channels * out.v[5];
     for (gk_i64 i = gk_gid(); i < total; i += gk_gsize()) {
         gk_spot s = gk_spot_of(i, total, out.v[0], out.v[1], out.v[2]);
-        gk_i64 n = s.nc / channels, ch = s.nc - n * channels, g = ch / rows, m = ch - g * rows;
+        gk_i64 n = gk_divide(s.nc, channels), ch = s.nc - n * channels, g = gk_divide(ch, rows), m = ch - g * rows;
         GK_GLOBAL const gk_t* from = x + (n * out.v[4] + g) * sum * plane;
         gk_four v = gk_run_zero();
         for (gk_i64 r = 0; r < sum; r++) {
@@ -97,7 +98,7 @@ GK_KERNEL(conv_rows)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK_IN(g
     gk_i64 total = strips * out.v[2] * channels * out.v[5];
     for (gk_i64 i = gk_gid(); i < total; i += gk_gsize()) {
         gk_spot s = gk_spot_of(i, total, 1, strips, out.v[2]);
-        gk_i64 n = s.nc / channels, ch = s.nc - n * channels, g = ch / rows;
+        gk_i64 n = gk_divide(s.nc, channels), ch = s.nc - n * channels, g = gk_divide(ch, rows);
         GK_GLOBAL const gk_t* from = x + (n * out.v[4] + g) * plane;
         GK_GLOBAL const gk_t* k = w + ch * kh * kw;
         int h0 = s.h * GK_STRIP, first = back ? h0 + (int)geo.v[1] - (kh - 1) : h0 - (int)geo.v[1];

@@ -13,22 +13,16 @@
  * u: word row % 4 of Philox block offset + row / 4. References: Fan et al. (2018), Holtzman et al. (2020), Keskar et al. (2019, penalty).
  */
 #include "rows.h"
+#include "common/prelude/rows.h"
 
 // Units: FLOATS64
-/* wide = logits in gk_f. Launch: grid-stride. */
-GK_KERNEL(logits_widen)(GK_IN(gk_t, logits), GK_OUT(gk_f, wide), gk_i64 n)
-{
-    GK_BIND_IN(gk_t, logits); GK_BIND_OUT(gk_f, wide);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) wide[i] = gk_load(logits, i);
-}
-
 /* The penalty for the ids of prev [rows, each] (-1: none); an id that occurs twice is penalised once. Launch: grid-stride over prev. */
 GK_KERNEL(logits_penalize)(GK_IN(gk_t, logits), GK_IN(int, prev), GK_OUT(gk_f, wide), GK_OUT(int, err), gk_i64 n, gk_i64 each, gk_i64 vocab,
                            gk_f penalty, int code)
 {
     GK_BIND_IN(gk_t, logits); GK_BIND_IN(int, prev); GK_BIND_OUT(gk_f, wide); GK_BIND_OUT(int, err);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
-        gk_i64 id = prev[i], at = i / each * vocab + id;
+        gk_i64 id = prev[i], at = gk_quot(i, each) * vocab + id;
         if (id >= 0 && id < vocab) {
             gk_f x = gk_load(logits, at);
             wide[at] = x > GK_R(0.0) ? x / penalty : x * penalty;
@@ -38,22 +32,30 @@ GK_KERNEL(logits_penalize)(GK_IN(gk_t, logits), GK_IN(int, prev), GK_OUT(gk_f, w
     }
 }
 
-/* y = l / T where kept, else -inf. wide: penalised logits, or null; state: what is kept, [rows, GK_ROW_NUMBERS], or null for all. Launch: one block per
- * row and each of its `parts`. */
+/* y = l / T where kept, else -inf. wide: penalised logits, or null; state: what is kept, [rows, GK_ROW_NUMBERS], or null for all. items: rows are whole
+ * items of 16 bytes of y, and all is aligned. Launch: one block per row and each of its `parts`, of whole items. */
 GK_KERNEL(logits_process)(GK_IN(gk_t, logits), GK_IN(gk_f, wide), GK_IN(gk_f, state), GK_OUT(gk_t, y), gk_i64 vocab, gk_i64 parts, gk_f scale,
-                          gk_f min_p)
+                          gk_f min_p, int items)
 {
     GK_BIND_IN(gk_t, logits); GK_BIND_IN(gk_f, wide); GK_BIND_IN(gk_f, state); GK_BIND_OUT(gk_t, y);
-    gk_i64 row = gk_bid(0) / parts, width = (vocab + parts - 1) / parts, from = gk_bid(0) % parts * width;
+    int w = items ? GK_W : 1;
+    gk_i64 row = gk_bid(0) / parts, width = (vocab / w + parts - 1) / parts * w, from = gk_bid(0) % parts * width;
     gk_i64 end = from + width < vocab ? from + width : vocab;
     gk_logits l;
     gk_kept k;
     l.logits = logits; l.wide = wide; l.first = row * vocab; l.n = vocab; l.scale = scale; l.min_p = min_p;
     k.cut = 0; k.last = vocab - 1; k.top = GK_R(0.0);
     if (state) k = gk_row_get(state, row);
-    for (gk_i64 i = from + gk_lid(); i < end; i += GK_BLOCK) {
-        gk_f x = gk_logit(&l, i);
-        gk_store(y, l.first + i, !state || gk_is_kept(&l, &k, x, i) ? x * scale : -GK_INF);
+    for (gk_i64 i = from + gk_lid() * w; i < end; i += GK_BLOCK * w) {
+        gk_vec v;
+        if (!wide) v = gk_item(logits, l.first + i, items);
+        GK_UNROLL for (int c = 0; c < GK_W; c++)
+            if (c < w) {
+                gk_f x = wide ? wide[l.first + i + c] : v.v[c];
+                if (gk_isnan(x)) x = -GK_INF;
+                v.v[c] = !state || gk_is_kept(&l, &k, x, i + c) ? x * scale : -GK_INF;
+            }
+        gk_put_item(y, l.first + i, v, items);
     }
 }
 

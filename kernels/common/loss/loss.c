@@ -4,6 +4,7 @@
  * tree, so results repeat bit by bit. Items and sums in gk_f. GK_OP names the elementwise loss; units without it hold the rest.
  */
 
+#include "common/prelude/rows.h"
 #include "loss_ops.h"
 
 /* 1 where the mask lets item i count. */
@@ -77,11 +78,24 @@ GK_KERNEL(loss_bwd)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_IN(g
     if (den) g /= den[0];
     gk_i64 items = wide ? n / GK_W : 0;
     for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
-        gk_vec a = gk_loadv(p, i * GK_W), b = gk_loadv(t, i * GK_W);
-        GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = g * GK_LOSS_GRAD(a.v[k], b.v[k], h);
-        if (dp) gk_storev(dp, i * GK_W, a);
-        GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = -a.v[k];
-        if (dt) gk_storev(dt, i * GK_W, a);
+        gk_i64 at = i * GK_W;
+        gk_vec a = gk_loadv(p, at), b = gk_loadv(t, at), w = a, o = a;
+        if (weight) w = gk_loadv(weight, at);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) {
+            gk_f f = weight ? g * w.v[k] : g;
+            if (each) f *= gk_load(gy, at + k);
+            a.v[k] = mask && !mask[at + k] ? GK_R(0.0) : f * GK_LOSS_GRAD(a.v[k], b.v[k], h);
+        }
+        if (dp) {
+            if (acc_p) o = gk_loadv(dp, at);
+            GK_UNROLL for (int k = 0; k < GK_W; k++) o.v[k] = acc_p ? o.v[k] + a.v[k] : a.v[k];
+            gk_storev(dp, at, o);
+        }
+        if (dt) {
+            if (acc_t) o = gk_loadv(dt, at);
+            GK_UNROLL for (int k = 0; k < GK_W; k++) o.v[k] = acc_t ? o.v[k] - a.v[k] : -a.v[k];
+            gk_storev(dt, at, o);
+        }
     }
     for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) {
         gk_f w = GK_ITEM_WEIGHT(i), d = GK_R(0.0);
@@ -111,7 +125,9 @@ GK_KERNEL(weight_partial)(GK_IN(gk_t, weight), GK_IN(gk_u8, mask), GK_OUT(gk_f, 
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, weight); GK_BIND_IN(gk_u8, mask); GK_BIND_OUT(gk_f, partial);
     gk_f count = GK_R(0.0);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) count += GK_ITEM_WEIGHT(i);
+    gk_i64 i = gk_gid(), step = gk_gsize();
+    for (; i + 7 * step < n; i += 8 * step) GK_UNROLL for (int u = 0; u < 8; u++) count += GK_ITEM_WEIGHT(i + u * step);
+    for (; i < n; i += step) count += GK_ITEM_WEIGHT(i);
     count = gk_block_sum(count, tmp);
     if (gk_lid() == 0) { partial[2 * gk_bid(0)] = GK_R(0.0); partial[2 * gk_bid(0) + 1] = count; }
 }
@@ -151,7 +167,16 @@ GK_FN void gk_row_add(gk_row* r, gk_f x)
     else r->sum += gk_exp(x - r->max);
 }
 
-/* The same for n vectors: one rescaling. */
+/* The same for n values, or n vectors: one rescaling. */
+GK_FN void gk_row_take(gk_row* r, const gk_f* x, const int n)
+{
+    gk_f m = r->max, s = GK_R(0.0);
+    GK_UNROLL for (int u = 0; u < n; u++) m = x[u] > m ? x[u] : m;
+    if (m > r->max) { r->sum *= gk_exp_t(r->max - m); r->max = m; }
+    if (m == -GK_INF) m = GK_R(0.0);
+    GK_UNROLL for (int u = 0; u < n; u++) s += gk_exp_t(x[u] - m);
+    r->sum += s;
+}
 GK_FN void gk_row_addv(gk_row* r, const gk_vec* x, const int n)
 {
     gk_f m = r->max, s = GK_R(0.0);
@@ -165,7 +190,79 @@ GK_FN void gk_row_addv(gk_row* r, const gk_vec* x, const int n)
 }
 
 #define GK_LOSS_DEPTH 4 /* 16-byte accesses in flight per thread */
+#define GK_CLASS_DEPTH (GK_W > 4 ? 2 : 4) /* the same for threads that lie along positions: they keep numbers for each element of a vector */
 #define GK_LINE (8 * GK_W) /* elements in a line of 128 bytes, at which vectors begin */
+
+/* Scalars of a row of C elements from `base` on up to the first boundary of a line. Not (GK_LINE - base % GK_LINE) % GK_LINE: for GK_W = 2 that
+ * becomes arithmetic on single bits, at which the compiler of HIP 5.2 dies. */
+GK_FN gk_i64 gk_line_head(gk_i64 base, gk_i64 C)
+{
+    gk_i64 head = base % GK_LINE == 0 ? 0 : GK_LINE - base % GK_LINE;
+    return head > C ? C : head;
+}
+
+/* The target of all positions: probabilities (null for ids), class weights (null = 1), 1 - e and e/C. */
+typedef struct { GK_GLOBAL const gk_t *prob, *w; gk_f keep, spread; gk_i64 C; } gk_target;
+GK_FN gk_target gk_make_target(GK_GLOBAL const gk_t* prob, GK_GLOBAL const gk_t* w, gk_f smooth, gk_i64 C)
+{
+    gk_target t;
+    t.prob = prob; t.w = w; t.keep = GK_R(1.0) - smooth; t.spread = smooth / (gk_f)C; t.C = C;
+    return t;
+}
+GK_FN gk_f gk_class_weight(gk_target t, gk_i64 k) { return t.w ? gk_load(t.w, k) : GK_R(1.0); }
+/* w_k q_k, q = 1 for ids; `at` is the place of class k among the probabilities. */
+GK_FN gk_f gk_share(gk_target t, gk_i64 k, gk_i64 at)
+{
+    gk_f q = gk_class_weight(t, k);
+    return t.prob ? q * (t.keep * gk_load(t.prob, at) + t.spread) : q;
+}
+/* The same of n vectors that lie `step` classes apart, the first at class k; whole: vectors of w are aligned. */
+GK_FN void gk_share_vectors(gk_target t, gk_vec* q, gk_i64 base, gk_i64 k, gk_i64 step, int whole, const int n)
+{
+    gk_vec c[GK_LOSS_DEPTH];
+    if (t.prob) {
+        GK_UNROLL for (int u = 0; u < n; u++) q[u] = gk_loadv(t.prob, base + k + u * step);
+    }
+    if (t.w && whole) {
+        GK_UNROLL for (int u = 0; u < n; u++) c[u] = gk_loadv(t.w, k + u * step);
+    } else {
+        GK_UNROLL for (int u = 0; u < n; u++)
+            GK_UNROLL for (int j = 0; j < GK_W; j++) c[u].v[j] = gk_class_weight(t, k + u * step + j);
+    }
+    GK_UNROLL for (int u = 0; u < n; u++)
+        GK_UNROLL for (int j = 0; j < GK_W; j++) q[u].v[j] = t.prob ? c[u].v[j] * (t.keep * q[u].v[j] + t.spread) : c[u].v[j];
+}
+
+GK_FN gk_row gk_row_begin(void)
+{
+    gk_row r;
+    r.max = -GK_INF; r.sum = GK_R(0.0); r.wx = GK_R(0.0); r.ws = GK_R(0.0);
+    return r;
+}
+/* The sum of exponentials relative to `top` instead of r.max <= top. */
+GK_FN gk_f gk_row_at(gk_row r, gk_f top) { return r.max == -GK_INF ? r.sum : r.sum * gk_exp(r.max - top); }
+/* Takes in n vectors of a row; sums: the weighted sums too. */
+GK_FN void gk_row_vectors(gk_row* r, GK_GLOBAL const gk_t* x, gk_target t, gk_i64 base, gk_i64 k, gk_i64 step, int sums, int whole, const int n)
+{
+    gk_vec a[GK_LOSS_DEPTH], q[GK_LOSS_DEPTH];
+    GK_UNROLL for (int u = 0; u < n; u++) a[u] = gk_loadv(x, base + k + u * step);
+    if (sums) {
+        gk_share_vectors(t, q, base, k, step, whole, n);
+        GK_UNROLL for (int u = 0; u < n; u++)
+            GK_UNROLL for (int j = 0; j < GK_W; j++) { r->wx += q[u].v[j] * a[u].v[j]; r->ws += q[u].v[j]; }
+    }
+    gk_row_addv(r, a, n);
+}
+GK_FN void gk_row_element(gk_row* r, GK_GLOBAL const gk_t* x, gk_target t, gk_i64 base, gk_i64 k, int sums)
+{
+    gk_f v = gk_load(x, base + k);
+    gk_row_add(r, v);
+    if (sums) {
+        gk_f q = gk_share(t, k, base + k);
+        r->wx += q * v;
+        r->ws += q;
+    }
+}
 
 /* Number of groups of `lanes` threads that the grid has, and this thread's group. */
 #define GK_LOSS_GROUP(lanes) ((gk_i64)gk_bid(0) * (GK_BLOCK / (lanes)) + gk_lid() / (lanes))
@@ -193,7 +290,7 @@ GK_FN void gk_xent_finish(gk_i64 position, gk_row r, gk_f xt, gk_i64 id, int pro
     if (item) { item[position] = loss; weight[position] = wt; }
 }
 
-/* S = 1: a group of `lanes` threads per row. */
+/* S = 1: a group of `lanes` threads per row. wide: 1 = rows are read in vectors, 2 = vectors of w are aligned as well. */
 GK_KERNEL(cross_entropy_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_OUT(gk_f, lse),
                               GK_OUT(gk_t, y), GK_OUT(gk_f, item), GK_OUT(gk_f, weight), GK_OUT(int, err), int code, gk_i64 N, gk_i64 C, int lanes,
                               int wide, gk_i64 ignore, gk_f smooth)
@@ -201,44 +298,26 @@ GK_KERNEL(cross_entropy_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_t, y);
     GK_BIND_OUT(gk_f, item); GK_BIND_OUT(gk_f, weight); GK_BIND_OUT(int, err);
-    int lane = gk_lid() & (lanes - 1), sums = probs || smooth != GK_R(0.0);
+    int lane = gk_lid() & (lanes - 1), sums = probs || smooth != GK_R(0.0), whole = wide & 2;
+    gk_target t = gk_make_target(prob, w, smooth, C);
     for (gk_i64 first = (gk_i64)gk_bid(0) * (GK_BLOCK / lanes); first < N; first += GK_LOSS_GROUPS(lanes)) {
         gk_i64 n = first + gk_lid() / lanes, base = n * C, k = lane;
-        gk_row r;
-        r.max = -GK_INF; r.sum = GK_R(0.0); r.wx = GK_R(0.0); r.ws = GK_R(0.0);
+        gk_row r = gk_row_begin();
         if (n < N) {
-            if (wide && !sums) {
-                /* Scalars up to the first boundary of a line and after the last vector. Not (GK_LINE - base % GK_LINE) % GK_LINE: for GK_W = 2 that
-                 * becomes arithmetic on single bits, at which the compiler of HIP 5.2 dies. */
-                gk_i64 head = base % GK_LINE == 0 ? 0 : GK_LINE - base % GK_LINE;
-                if (head > C) head = C;
-                gk_i64 vectors = (C - head) / GK_W;
-                for (; k < head; k += lanes) gk_row_add(&r, gk_load(x, base + k));
-                gk_i64 v = lane;
-                for (; v + (GK_LOSS_DEPTH - 1) * lanes < vectors; v += GK_LOSS_DEPTH * lanes) {
-                    gk_vec a[GK_LOSS_DEPTH];
-                    GK_UNROLL for (int u = 0; u < GK_LOSS_DEPTH; u++) a[u] = gk_loadv(x, base + head + (v + u * lanes) * GK_W);
-                    gk_row_addv(&r, a, GK_LOSS_DEPTH);
-                }
-                for (; v < vectors; v += lanes) {
-                    gk_vec a = gk_loadv(x, base + head + v * GK_W);
-                    gk_row_addv(&r, &a, 1);
-                }
-                k = head + vectors * GK_W + lane;
+            if (wide) {
+                gk_i64 head = gk_line_head(base, C), end = head + (C - head) / GK_W * GK_W, step = lanes * GK_W;
+                for (; k < head; k += lanes) gk_row_element(&r, x, t, base, k, sums);
+                k = head + lane * GK_W;
+                if (!sums) for (; k + (GK_LOSS_DEPTH - 1) * step < end; k += GK_LOSS_DEPTH * step)
+                    gk_row_vectors(&r, x, t, base, k, step, 0, whole, GK_LOSS_DEPTH);
+                for (; k + step < end; k += 2 * step) gk_row_vectors(&r, x, t, base, k, step, sums, whole, 2);
+                for (; k < end; k += step) gk_row_vectors(&r, x, t, base, k, step, sums, whole, 1);
+                k = end + lane;
             }
-            for (; k < C; k += lanes) {
-                gk_f v = gk_load(x, base + k);
-                gk_row_add(&r, v);
-                if (sums) {
-                    gk_f q = w ? gk_load(w, k) : GK_R(1.0);
-                    if (probs) q *= (GK_R(1.0) - smooth) * gk_load(prob, base + k) + smooth / (gk_f)C;
-                    r.wx += q * v;
-                    r.ws += q;
-                }
-            }
+            for (; k < C; k += lanes) gk_row_element(&r, x, t, base, k, sums);
         }
         gk_f top = gk_group_max(r.max, tmp, lanes);
-        r.sum = gk_group_sum(r.max == -GK_INF ? r.sum : r.sum * gk_exp(r.max - top), tmp, lanes);
+        r.sum = gk_group_sum(gk_row_at(r, top), tmp, lanes);
         r.max = top;
         if (sums) {
             r.wx = gk_group_sum(r.wx, tmp, lanes);
@@ -252,31 +331,66 @@ GK_KERNEL(cross_entropy_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_
     }
 }
 
-/* S > 1: a thread per position, neighbours along S. */
-GK_KERNEL(cross_entropy_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_OUT(gk_f, lse),
-                               GK_OUT(gk_t, y), GK_OUT(gk_f, item), GK_OUT(gk_f, weight), GK_OUT(int, err), int code, gk_i64 N, gk_i64 C, gk_i64 S,
-                               gk_i64 ignore, gk_f smooth)
+/* Takes in n classes, `step` apart from class k on, of the positions at `base`: one, or GK_W neighbours if wide. */
+GK_FN void gk_row_classes(gk_row* r, GK_GLOBAL const gk_t* x, gk_target t, gk_i64 base, gk_i64 S, gk_i64 k, int step, int sums, int wide,
+                          const int n)
 {
-    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_t, y);
-    GK_BIND_OUT(gk_f, item); GK_BIND_OUT(gk_f, weight); GK_BIND_OUT(int, err);
-    int sums = probs || smooth != GK_R(0.0);
-    for (gk_i64 i = gk_gid(); i < N * S; i += gk_gsize()) {
-        gk_i64 n = i / S, base = n * C * S + (i - n * S);
-        gk_row r;
-        r.max = -GK_INF; r.sum = GK_R(0.0); r.wx = GK_R(0.0); r.ws = GK_R(0.0);
-        for (gk_i64 k = 0; k < C; k++) {
-            gk_f v = gk_load(x, base + k * S);
-            gk_row_add(&r, v);
-            if (sums) {
-                gk_f q = w ? gk_load(w, k) : GK_R(1.0);
-                if (probs) q *= (GK_R(1.0) - smooth) * gk_load(prob, base + k * S) + smooth / (gk_f)C;
-                r.wx += q * v;
-                r.ws += q;
+    gk_vec a[GK_LOSS_DEPTH], q[GK_LOSS_DEPTH];
+    gk_f v[GK_LOSS_DEPTH];
+    GK_UNROLL for (int u = 0; u < n; u++) a[u] = gk_item(x, base + (k + u * step) * S, wide);
+    if (sums && t.prob) {
+        GK_UNROLL for (int u = 0; u < n; u++) q[u] = gk_item(t.prob, base + (k + u * step) * S, wide);
+    }
+    if (sums) {
+        GK_UNROLL for (int u = 0; u < n; u++) {
+            gk_f c = gk_class_weight(t, k + u * step);
+            GK_UNROLL for (int j = 0; j < GK_W; j++) {
+                gk_f share = t.prob ? c * (t.keep * q[u].v[j] + t.spread) : c;
+                r[j].wx += share * a[u].v[j];
+                r[j].ws += share;
             }
         }
-        gk_i64 id = probs ? 0 : gk_index(ids, i, wide_ids);
-        gk_f xt = !probs && id >= 0 && id < C ? gk_load(x, base + id * S) : GK_R(0.0);
-        gk_xent_finish(i, r, xt, id, probs, ignore, smooth, C, w, lse, y, item, weight, err, code);
+    }
+    GK_UNROLL for (int j = 0; j < GK_W; j++) {
+        GK_UNROLL for (int u = 0; u < n; u++) v[u] = a[u].v[j];
+        if (j == 0 || wide) gk_row_take(&r[j], v, n);
+    }
+}
+
+/* S > 1: `tx` threads lie side by side along S, each with a position (GK_W neighbours if wide); the others of a block share the classes. */
+GK_KERNEL(cross_entropy_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_OUT(gk_f, lse),
+                               GK_OUT(gk_t, y), GK_OUT(gk_f, item), GK_OUT(gk_f, weight), GK_OUT(int, err), int code, gk_i64 N, gk_i64 C, gk_i64 S,
+                               int tx, int wide, gk_i64 ignore, gk_f smooth)
+{
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_t, y);
+    GK_BIND_OUT(gk_f, item); GK_BIND_OUT(gk_f, weight); GK_BIND_OUT(int, err);
+    int sums = probs || smooth != GK_R(0.0), ty = gk_lid() / tx, step = GK_BLOCK / tx, per = wide ? GK_W : 1;
+    gk_target t = gk_make_target(prob, w, smooth, C);
+    gk_i64 across = S / per, items = N * across, tiles = (items + tx - 1) / tx;
+    for (gk_i64 tile = gk_bid(0); tile < tiles; tile += gk_nblocks(0)) {
+        gk_i64 at = tile * tx + (gk_lid() & (tx - 1)), n = gk_quot(at, across), base = n * C * S + (at - n * across) * per;
+        gk_i64 end = at < items ? C : 0, k = ty;
+        gk_row r[GK_W];
+        GK_UNROLL for (int j = 0; j < GK_W; j++) r[j] = gk_row_begin();
+        for (; k + (GK_CLASS_DEPTH - 1) * step < end; k += GK_CLASS_DEPTH * step)
+            gk_row_classes(r, x, t, base, S, k, step, sums, wide, GK_CLASS_DEPTH);
+        for (; k < end; k += step) gk_row_classes(r, x, t, base, S, k, step, sums, wide, 1);
+        GK_UNROLL for (int j = 0; j < GK_W; j++) {
+            if (j > 0 && !wide) continue;
+            gk_f top = gk_across_max(r[j].max, tmp, tx);
+            r[j].sum = gk_across_sum(gk_row_at(r[j], top), tmp, tx);
+            r[j].max = top;
+            if (sums) {
+                r[j].wx = gk_across_sum(r[j].wx, tmp, tx);
+                r[j].ws = gk_across_sum(r[j].ws, tmp, tx);
+            }
+            if (ty == 0 && at < items) {
+                gk_i64 id = probs ? 0 : gk_index(ids, at * per + j, wide_ids);
+                gk_f xt = !probs && id >= 0 && id < C ? gk_load(x, base + j + id * S) : GK_R(0.0);
+                gk_xent_finish(at * per + j, r[j], xt, id, probs, ignore, smooth, C, w, lse, y, item, weight, err, code);
+            }
+        }
     }
 }
 
@@ -291,106 +405,168 @@ GK_KERNEL(cross_entropy_weight_sum)(GK_IN(gk_t, w), GK_OUT(gk_f, sum), gk_i64 C)
     if (gk_lid() == 0) sum[0] = s;
 }
 
-/* Per position of a probability target: sum_c w_c q_c, which multiplies P in the gradient. Block per position. */
-GK_KERNEL(cross_entropy_prob_sum)(GK_IN(gk_t, prob), GK_IN(gk_t, w), GK_OUT(gk_f, sum), gk_i64 N, gk_i64 C, gk_i64 S, gk_f smooth)
-{
-    GK_LOCAL gk_f tmp[GK_BLOCK];
-    GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_OUT(gk_f, sum);
-    for (gk_i64 i = gk_bid(0); i < N * S; i += gk_nblocks(0)) {
-        gk_i64 n = i / S, base = n * C * S + (i - n * S);
-        gk_f s = GK_R(0.0);
-        for (gk_i64 k = gk_lid(); k < C; k += GK_BLOCK)
-            s += (w ? gk_load(w, k) : GK_R(1.0)) * ((GK_R(1.0) - smooth) * gk_load(prob, base + k * S) + smooth / (gk_f)C);
-        s = gk_block_sum(s, tmp);
-        if (gk_lid() == 0) sum[i] = s;
-    }
-}
+/* The gradient of a position: p P_k - (k = id ? hot : 0) - each w_k q_k for class k, q = 1 for ids; 0 where the position does not count. Which is
+ * scale ((1-e) w_t (P - [k = t]) + e/C (P wsum - w_k)) for ids, scale (P wsum - w_k q_k) for probabilities. */
+typedef struct { gk_f total, p, hot, each; gk_i64 id; int counts; } gk_slope;
 
-/* Gradient of one logit: scale * ((1-e) w_t (P - [k = t]) + e/C (P wsum - w_k)) for ids, scale * (P wsum - w_k q_k) for probabilities. */
-#define GK_XENT_GRAD(v, k) \
-    (probs ? scale * (gk_exp((v) - total) * wsum - (w ? gk_load(w, k) : GK_R(1.0)) * ((GK_R(1.0) - smooth) * gk_load(prob, base + (k) * S) + smooth / (gk_f)C)) \
-           : scale * ((GK_R(1.0) - smooth) * wt * (gk_exp((v) - total) - ((k) == id ? GK_R(1.0) : GK_R(0.0))) \
-                      + (smooth != GK_R(0.0) ? smooth / (gk_f)C * (gk_exp((v) - total) * wsum - (w ? gk_load(w, k) : GK_R(1.0))) : GK_R(0.0))))
-
-/* What every position of the backward needs. */
-#define GK_XENT_POSITION(i) \
-    gk_i64 id = probs ? 0 : gk_index(ids, i, wide_ids); \
-    int counts = probs || (id != ignore && id >= 0 && id < C); \
-    gk_f total = lse[i], wt = !probs && counts && w ? gk_load(w, id) : GK_R(1.0); \
-    gk_f scale = each ? gk_load(gy, i) : gy_f32 ? (gk_f)((GK_GLOBAL const float*)gy)[0] : gk_load(gy, 0); \
-    gk_f wsum = wsums ? wsums[probs ? (i) : 0] : (gk_f)C; \
+/* gk_slope of position i, which knows `wsum`, the factor of P in the second terms. */
+#define GK_XENT_SLOPE(g, i, wsum) \
+    gk_f scale = each ? gk_load(gy, i) : gy_f32 ? (gk_f)((GK_GLOBAL const float*)gy)[0] : gk_load(gy, 0), hot_ = GK_R(0.0); \
     if (den) scale /= den[0]; \
-    if (!probs && id != ignore && !counts) gk_report(err, code);
+    g.id = probs ? -1 : gk_index(ids, i, wide_ids); \
+    g.counts = probs || (g.id != ignore && g.id >= 0 && g.id < C); \
+    if (!probs && g.id != ignore && !g.counts) gk_report(err, code); \
+    if (!probs) hot_ = t.keep * (g.counts ? gk_class_weight(t, g.id) : GK_R(1.0)); \
+    g.total = lse[i]; \
+    g.hot = scale * hot_; \
+    g.p = scale * (probs ? (wsum) : smooth != GK_R(0.0) ? hot_ + t.spread * (wsum) : hot_); \
+    g.each = probs ? scale : smooth != GK_R(0.0) ? scale * t.spread : GK_R(0.0);
 
-/* f (P - [k = id]) of n vectors that lie `lanes` vectors apart, the first being vector v of the row; 0 for a row that does not count. Elements and id
- * are counted from `base`. */
-GK_FN void gk_xent_grad_vectors(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_i64 base, gk_i64 v, int lanes, int counts, gk_f f, gk_f total,
-                                gk_i64 id, const int n)
+GK_FN gk_f gk_xent_grad(const gk_slope* g, gk_f x, gk_i64 k, gk_f share)
 {
-    gk_vec a[GK_LOSS_DEPTH];
-    if (counts) {
-        GK_UNROLL for (int u = 0; u < n; u++) a[u] = gk_loadv(x, base + (v + u * lanes) * GK_W);
-        GK_UNROLL for (int u = 0; u < n; u++) {
-            gk_i64 at = id - (v + u * lanes) * GK_W;
-            int hot = at >= 0 && at < GK_W ? (int)at : -1;
-            GK_UNROLL for (int j = 0; j < GK_W; j++) {
-                gk_f e = f * gk_exp_t(a[u].v[j] - total);
-                a[u].v[j] = j == hot ? e - f : e;
-            }
-        }
-    } else {
-        GK_UNROLL for (int u = 0; u < n; u++)
-            GK_UNROLL for (int j = 0; j < GK_W; j++) a[u].v[j] = GK_R(0.0);
-    }
-    GK_UNROLL for (int u = 0; u < n; u++) gk_storev_quick(dx, base + (v + u * lanes) * GK_W, a[u]);
+    gk_f d = g->p * gk_exp_t(x - g->total) - g->each * share;
+    if (k == g->id) d -= g->hot;
+    return g->counts ? d : GK_R(0.0);
 }
 
-/* S = 1: a group of `lanes` threads per row. */
-GK_KERNEL(cross_entropy_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_IN(gk_f, wsums),
+/* The gradient of n vectors of a row that lie `step` classes apart, the first at class k; sums: with weighted terms. */
+GK_FN void gk_xent_grad_vectors(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_target t, const gk_slope* g, gk_i64 base, gk_i64 k, gk_i64 step,
+                                int sums, int whole, int accumulate, const int n)
+{
+    gk_vec a[GK_LOSS_DEPTH], q[GK_LOSS_DEPTH], o[GK_LOSS_DEPTH];
+    GK_UNROLL for (int u = 0; u < n; u++) a[u] = gk_loadv(x, base + k + u * step);
+    if (accumulate) {
+        GK_UNROLL for (int u = 0; u < n; u++) o[u] = gk_loadv(dx, base + k + u * step);
+    }
+    if (sums) gk_share_vectors(t, q, base, k, step, whole, n);
+    GK_UNROLL for (int u = 0; u < n; u++) {
+        gk_i64 far = g->id - (k + u * step);
+        int hot = far >= 0 && far < GK_W ? (int)far : -1;
+        GK_UNROLL for (int j = 0; j < GK_W; j++) {
+            gk_f d = g->p * gk_exp_t(a[u].v[j] - g->total);
+            if (sums) d -= g->each * q[u].v[j];
+            if (j == hot) d -= g->hot;
+            if (!g->counts) d = GK_R(0.0);
+            a[u].v[j] = accumulate ? o[u].v[j] + d : d;
+        }
+    }
+    GK_UNROLL for (int u = 0; u < n; u++) gk_storev_quick(dx, base + k + u * step, a[u]);
+}
+GK_FN void gk_xent_grad_element(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_target t, const gk_slope* g, gk_i64 at, gk_i64 k, int sums,
+                                int accumulate)
+{
+    gk_f d = gk_xent_grad(g, gk_load(x, at), k, sums ? gk_share(t, k, at) : GK_R(0.0));
+    gk_store(dx, at, accumulate ? gk_load(dx, at) + d : d);
+}
+
+/* A thread's part of sum_k w_k q_k of a row. */
+GK_FN gk_f gk_share_sum(gk_target t, gk_i64 base, gk_i64 head, gk_i64 end, int lane, int lanes, int wide)
+{
+    gk_f s = GK_R(0.0);
+    gk_i64 k = lane, step = lanes * GK_W;
+    gk_vec q[GK_LOSS_DEPTH];
+    if (wide) {
+        for (; k < head; k += lanes) s += gk_share(t, k, base + k);
+        for (k = head + lane * GK_W; k + (GK_LOSS_DEPTH - 1) * step < end; k += GK_LOSS_DEPTH * step) {
+            gk_share_vectors(t, q, base, k, step, wide & 2, GK_LOSS_DEPTH);
+            GK_UNROLL for (int u = 0; u < GK_LOSS_DEPTH; u++) GK_UNROLL for (int j = 0; j < GK_W; j++) s += q[u].v[j];
+        }
+        for (; k < end; k += step) {
+            gk_share_vectors(t, q, base, k, step, wide & 2, 1);
+            GK_UNROLL for (int j = 0; j < GK_W; j++) s += q[0].v[j];
+        }
+        k = end + lane;
+    }
+    for (; k < t.C; k += lanes) s += gk_share(t, k, base + k);
+    return s;
+}
+
+/* S = 1: a group of `lanes` threads per row. wide as in the forward. wsum: the sum of the class weights (null = C). */
+GK_KERNEL(cross_entropy_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_IN(gk_f, wsum),
                                   GK_IN(gk_f, lse), GK_IN(gk_t, gy), int each, int gy_f32, GK_IN(gk_f, den), GK_OUT(gk_t, dx), GK_OUT(int, err),
                                   int code, gk_i64 N, gk_i64 C, int lanes, int wide, gk_i64 ignore, gk_f smooth, int accumulate)
 {
-    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_f, wsums); GK_BIND_IN(gk_f, lse);
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_f, wsum); GK_BIND_IN(gk_f, lse);
     GK_BIND_IN(gk_t, gy); GK_BIND_IN(gk_f, den); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(int, err);
-    const gk_i64 S = 1;
-    int lane = gk_lid() & (lanes - 1);
-    for (gk_i64 n = GK_LOSS_GROUP(lanes); n < N; n += GK_LOSS_GROUPS(lanes)) {
-        gk_i64 base = n * C, k = lane;
-        GK_XENT_POSITION(n)
-        if (wide && !accumulate && !probs && smooth == GK_R(0.0)) {
-            gk_i64 head = base % GK_LINE == 0 ? 0 : GK_LINE - base % GK_LINE;
-            if (head > C) head = C;
-            gk_i64 vectors = (C - head) / GK_W;
-            gk_f f = scale * wt;
-            for (; k < head; k += lanes) gk_store(dx, base + k, counts ? GK_XENT_GRAD(gk_load(x, base + k), k) : GK_R(0.0));
-            gk_i64 v = lane;
-            for (; v + (GK_LOSS_DEPTH - 1) * lanes < vectors; v += GK_LOSS_DEPTH * lanes)
-                gk_xent_grad_vectors(x, dx, base + head, v, lanes, counts, f, total, id - head, GK_LOSS_DEPTH);
-            for (; v < vectors; v += lanes) gk_xent_grad_vectors(x, dx, base + head, v, lanes, counts, f, total, id - head, 1);
-            k = head + vectors * GK_W + lane;
+    int lane = gk_lid() & (lanes - 1), sums = probs || smooth != GK_R(0.0), whole = wide & 2;
+    gk_target t = gk_make_target(prob, w, smooth, C);
+    gk_f all = wsum ? wsum[0] : (gk_f)C;
+    for (gk_i64 first = (gk_i64)gk_bid(0) * (GK_BLOCK / lanes); first < N; first += GK_LOSS_GROUPS(lanes)) {
+        gk_i64 n = first + gk_lid() / lanes, base = n * C, k = lane, step = lanes * GK_W;
+        gk_i64 head = gk_line_head(base, C), end = head + (C - head) / GK_W * GK_W;
+        if (probs) all = gk_group_sum(n < N ? gk_share_sum(t, base, head, end, lane, lanes, wide) : GK_R(0.0), tmp, lanes);
+        if (n >= N) continue;
+        gk_slope g;
+        GK_XENT_SLOPE(g, n, all)
+        if (wide) {
+            for (; k < head; k += lanes) gk_xent_grad_element(x, dx, t, &g, base + k, k, sums, accumulate);
+            k = head + lane * GK_W;
+            if (!sums && !accumulate) for (; k + (GK_LOSS_DEPTH - 1) * step < end; k += GK_LOSS_DEPTH * step)
+                gk_xent_grad_vectors(x, dx, t, &g, base, k, step, 0, whole, 0, GK_LOSS_DEPTH);
+            for (; k + step < end; k += 2 * step) gk_xent_grad_vectors(x, dx, t, &g, base, k, step, sums, whole, accumulate, 2);
+            for (; k < end; k += step) gk_xent_grad_vectors(x, dx, t, &g, base, k, step, sums, whole, accumulate, 1);
+            k = end + lane;
         }
-        for (; k < C; k += lanes) {
-            gk_f d = counts ? GK_XENT_GRAD(gk_load(x, base + k), k) : GK_R(0.0);
-            gk_store(dx, base + k, accumulate ? gk_load(dx, base + k) + d : d);
-        }
+        for (; k < C; k += lanes) gk_xent_grad_element(x, dx, t, &g, base + k, k, sums, accumulate);
     }
 }
 
-/* S > 1: thread per position. */
-GK_KERNEL(cross_entropy_bwd_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_IN(gk_f, wsums),
-                          GK_IN(gk_f, lse), GK_IN(gk_t, gy), int each, int gy_f32, GK_IN(gk_f, den), GK_OUT(gk_t, dx), GK_OUT(int, err), int code,
-                          gk_i64 N, gk_i64 C, gk_i64 S, gk_i64 ignore, gk_f smooth, int accumulate)
+/* The gradient of n classes, `step` apart from class k on, of the positions at `base`. */
+GK_FN void gk_xent_grad_classes(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_target t, const gk_slope* g, gk_i64 base, gk_i64 S, gk_i64 k,
+                                int step, int sums, int wide, int accumulate, const int n)
 {
-    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_f, wsums); GK_BIND_IN(gk_f, lse);
-    GK_BIND_IN(gk_t, gy); GK_BIND_IN(gk_f, den); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(int, err);
-    for (gk_i64 i = gk_gid(); i < N * S; i += gk_gsize()) {
-        gk_i64 n = i / S, base = n * C * S + (i - n * S);
-        GK_XENT_POSITION(i)
-        for (gk_i64 k = 0; k < C; k++) {
-            gk_i64 at = base + k * S;
-            gk_f d = counts ? GK_XENT_GRAD(gk_load(x, at), k) : GK_R(0.0);
-            gk_store(dx, at, accumulate ? gk_load(dx, at) + d : d);
+    gk_vec a[GK_LOSS_DEPTH], q[GK_LOSS_DEPTH];
+    GK_UNROLL for (int u = 0; u < n; u++) a[u] = gk_item(x, base + (k + u * step) * S, wide);
+    if (t.prob) {
+        GK_UNROLL for (int u = 0; u < n; u++) q[u] = gk_item(t.prob, base + (k + u * step) * S, wide);
+    }
+    GK_UNROLL for (int u = 0; u < n; u++) {
+        gk_i64 at = base + (k + u * step) * S;
+        gk_f c = sums ? gk_class_weight(t, k + u * step) : GK_R(0.0);
+        gk_vec o = a[u];
+        if (accumulate) o = gk_item(dx, at, wide);
+        GK_UNROLL for (int j = 0; j < GK_W; j++) {
+            gk_f d = gk_xent_grad(&g[j], a[u].v[j], k + u * step, t.prob ? c * (t.keep * q[u].v[j] + t.spread) : c);
+            o.v[j] = accumulate ? o.v[j] + d : d;
         }
+        gk_put_item(dx, at, o, wide);
+    }
+}
+
+/* S > 1, laid out as the forward. */
+GK_KERNEL(cross_entropy_bwd_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_IN(gk_f, wsum),
+                          GK_IN(gk_f, lse), GK_IN(gk_t, gy), int each, int gy_f32, GK_IN(gk_f, den), GK_OUT(gk_t, dx), GK_OUT(int, err), int code,
+                          gk_i64 N, gk_i64 C, gk_i64 S, int tx, int wide, gk_i64 ignore, gk_f smooth, int accumulate)
+{
+    GK_LOCAL gk_f tmp[GK_BLOCK];
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_f, wsum); GK_BIND_IN(gk_f, lse);
+    GK_BIND_IN(gk_t, gy); GK_BIND_IN(gk_f, den); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(int, err);
+    int sums = probs || smooth != GK_R(0.0), ty = gk_lid() / tx, step = GK_BLOCK / tx, per = wide ? GK_W : 1;
+    gk_target t = gk_make_target(prob, w, smooth, C);
+    gk_i64 across = S / per, items = N * across, tiles = (items + tx - 1) / tx;
+    for (gk_i64 tile = gk_bid(0); tile < tiles; tile += gk_nblocks(0)) {
+        gk_i64 at = tile * tx + (gk_lid() & (tx - 1)), n = gk_quot(at, across), base = n * C * S + (at - n * across) * per;
+        gk_i64 end = at < items ? C : 0, k = ty;
+        gk_f all[GK_W];
+        gk_slope g[GK_W];
+        GK_UNROLL for (int j = 0; j < GK_W; j++) all[j] = probs ? GK_R(0.0) : wsum ? wsum[0] : (gk_f)C;
+        if (probs) {
+            for (; k < end; k += step) {
+                gk_vec q = gk_item(prob, base + k * S, wide);
+                GK_UNROLL for (int j = 0; j < GK_W; j++) all[j] += gk_class_weight(t, k) * (t.keep * q.v[j] + t.spread);
+            }
+            GK_UNROLL for (int j = 0; j < GK_W; j++)
+                if (j == 0 || wide) all[j] = gk_across_sum(all[j], tmp, tx);
+        }
+        if (at >= items) continue;
+        GK_UNROLL for (int j = 0; j < GK_W; j++) {
+            gk_i64 i = at * per + (wide ? j : 0);
+            GK_XENT_SLOPE(g[j], i, all[j])
+        }
+        for (k = ty; k + (GK_CLASS_DEPTH - 1) * step < end; k += GK_CLASS_DEPTH * step)
+            gk_xent_grad_classes(x, dx, t, g, base, S, k, step, sums, wide, accumulate, GK_CLASS_DEPTH);
+        for (; k < end; k += step) gk_xent_grad_classes(x, dx, t, g, base, S, k, step, sums, wide, accumulate, 1);
     }
 }
 #endif

@@ -8,7 +8,7 @@ GK_FN gk_f gk_sgn(gk_f x) { return x > GK_R(0.0) ? GK_R(1.0) : x < GK_R(0.0) ? G
 GK_FN gk_f gk_sigm(gk_f x)
 {
     gk_f e = gk_exp(-gk_fabs(x));
-    return (x < GK_R(0.0) ? e : GK_R(1.0)) / (GK_R(1.0) + e);
+    return (x < GK_R(0.0) ? e : GK_R(1.0)) * gk_recip(GK_R(1.0) + e);
 }
 /* ln(1 + e^x) */
 GK_FN gk_f gk_softp(gk_f x) { return (x > GK_R(0.0) ? x : GK_R(0.0)) + gk_log1p(gk_exp(-gk_fabs(x))); }

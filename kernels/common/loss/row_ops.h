@@ -5,8 +5,12 @@
  *   NAME_grad    d[0..3] = derivatives of the item by element e of each input (of the row's one number where an input has one per row: it is
  *                taken from e = 0)
  *   NAME_weight  1 where rows have weights (function NAME_weigh)
+ *   NAME_maxima  (where first is 1) how many maxima there are; NAME_rescale(d, s) makes sums relative to maxima that are d[k] larger
+ *   NAME_four    1 (else not defined) where rows have four elements and NAME_grads takes all derivatives by those of the first input
+ *   NAME_ready   1 (else not defined) where NAME_prepare puts what the derivatives of a row have in common into s
  *   NAME_strided 1 (else not defined) where the elements of a row lie `width` apart: x [rows / width, len, width]
- * The inputs stand under the loss's variant of RowLoss in src/ops/loss_rows.rs, in order. GK_X0(e) ... GK_X3(e) read them.
+ * The inputs stand under the loss's variant of RowLoss in src/ops/loss_rows.rs, in order. GK_X0(e) ... GK_X3(e) read them,
+ * GK_N0 ... GK_N3 the number of a row. Element `at` is in c already (all of them where `whole` is set: the row is one element).
  */
 #include "loss_ops.h"
 
@@ -17,13 +21,20 @@ typedef struct {
     gk_i64 ids_at, len, width, id;
     int wide, flags;
     gk_f p0, p1, p2, p3;
-    gk_f m[3], s[4];
+    gk_f m[3], s[4], c[4];
+    gk_i64 at;
+    int whole;
 } gk_rowcx;
 
-#define GK_X0(e) gk_load(r->x0, e)
-#define GK_X1(e) gk_load(r->x1, e)
-#define GK_X2(e) gk_load(r->x2, e)
-#define GK_X3(e) gk_load(r->x3, e)
+#define GK_X0(e) ((e) == r->at ? r->c[0] : gk_load(r->x0, e))
+#define GK_X1(e) ((e) == r->at ? r->c[1] : gk_load(r->x1, e))
+#define GK_X2(e) ((e) == r->at ? r->c[2] : gk_load(r->x2, e))
+#define GK_X3(e) ((e) == r->at ? r->c[3] : gk_load(r->x3, e))
+#define GK_N0 (r->whole ? r->c[0] : gk_load(r->x0, 0))
+#define GK_N1 (r->whole ? r->c[1] : gk_load(r->x1, 0))
+#define GK_N2 (r->whole ? r->c[2] : gk_load(r->x2, 0))
+#define GK_N3 (r->whole ? r->c[3] : gk_load(r->x3, 0))
+#define GK_RESCALE(name) GK_FN void name##_rescale(const gk_rowcx* r, const gk_f* d, gk_f* s)
 #define GK_COLLECT(name) GK_FN void name##_collect(const gk_rowcx* r, gk_i64 e, gk_f* m)
 #define GK_LOSS_ADD(name) GK_FN void name##_add(const gk_rowcx* r, gk_i64 e, gk_f* s)
 #define GK_ITEM(name) GK_FN gk_f name##_item(const gk_rowcx* r)
@@ -90,12 +101,12 @@ GK_LOSS_GRAD(gk_row_triplet)
 GK_LOSS_ADD(gk_row_contrastive) { gk_f x = GK_X0(e) - GK_X1(e); s[0] += x * x; }
 GK_ITEM(gk_row_contrastive)
 {
-    gk_f y = GK_X2(0), z = gk_max(r->p0 - gk_sqrt(r->s[0]), GK_R(0.0));
+    gk_f y = GK_N2, z = gk_max(r->p0 - gk_sqrt(r->s[0]), GK_R(0.0));
     return r->p1 * (y * r->s[0] + (GK_R(1.0) - y) * z * z);
 }
 GK_LOSS_GRAD(gk_row_contrastive)
 {
-    gk_f y = GK_X2(0), n = gk_sqrt(r->s[0]), c = y;
+    gk_f y = GK_N2, n = gk_sqrt(r->s[0]), c = y;
     if (n > GK_R(0.0)) c -= (GK_R(1.0) - y) * gk_max(r->p0 - n, GK_R(0.0)) / n;
     d[0] = r->p1 * GK_R(2.0) * (GK_X0(e) - GK_X1(e)) * c;
     d[1] = -d[0];
@@ -126,12 +137,12 @@ GK_LOSS_ADD(gk_row_cosine_embedding) { gk_row_cosine_add(r, e, s); }
 GK_FN gk_f gk_embedding_cos(const gk_rowcx* r) { return r->s[0] / (gk_sqrt(r->s[1] + GK_R(1e-12)) * gk_sqrt(r->s[2] + GK_R(1e-12))); }
 GK_ITEM(gk_row_cosine_embedding)
 {
-    gk_f c = gk_embedding_cos(r), y = GK_X2(0);
+    gk_f c = gk_embedding_cos(r), y = GK_N2;
     return y == GK_R(1.0) ? GK_R(1.0) - c : y == GK_R(-1.0) ? gk_max(c - r->p0, GK_R(0.0)) : GK_R(0.0);
 }
 GK_LOSS_GRAD(gk_row_cosine_embedding)
 {
-    gk_f u = GK_X0(e), v = GK_X1(e), a = gk_sqrt(r->s[1] + GK_R(1e-12)), b = gk_sqrt(r->s[2] + GK_R(1e-12)), c = r->s[0] / (a * b), y = GK_X2(0);
+    gk_f u = GK_X0(e), v = GK_X1(e), a = gk_sqrt(r->s[1] + GK_R(1e-12)), b = gk_sqrt(r->s[2] + GK_R(1e-12)), c = r->s[0] / (a * b), y = GK_N2;
     gk_f f = y == GK_R(1.0) ? GK_R(-1.0) : y == GK_R(-1.0) && c > r->p0 ? GK_R(1.0) : GK_R(0.0);
     d[0] = f * (v / b - c * u / a) / a;
     d[1] = f * (u / a - c * v / b) / b;
@@ -145,8 +156,8 @@ GK_LOSS_GRAD(gk_row_cosine_embedding)
 GK_FN gk_f gk_nce_shift(const gk_rowcx* r, gk_f logq) { return gk_log((gk_f)r->len) + logq; }
 GK_FN gk_f gk_nce_true(const gk_rowcx* r)
 {
-    gk_f s = GK_X0(0);
-    if (r->flags & 1) s -= gk_nce_shift(r, GK_X2(0));
+    gk_f s = GK_N0;
+    if (r->flags & 1) s -= gk_nce_shift(r, GK_N2);
     return s;
 }
 GK_FN gk_f gk_nce_noise(const gk_rowcx* r, gk_i64 e)
@@ -215,28 +226,34 @@ GK_LOSS_GRAD(gk_row_nll)
 
 /* p0 = gamma; class weights may be absent. Lin et al. (2017) with a softmax */
 #define gk_row_focal_first 1
+#define gk_row_focal_maxima 1
 #define gk_row_focal_sums 1
 #define gk_row_focal_weight 0
 GK_COLLECT(gk_row_focal) { m[0] = gk_max(m[0], GK_X0(e)); }
 GK_LOSS_ADD(gk_row_focal) { s[0] += gk_exp(GK_X0(e) - r->m[0]); }
 GK_FN gk_f gk_focal_logp(const gk_rowcx* r) { return GK_X0(r->id) - r->m[0] - gk_log(r->s[0]); }
+GK_RESCALE(gk_row_focal) { s[0] *= gk_exp(d[0]); }
 GK_ITEM(gk_row_focal)
 {
     gk_f lp = gk_focal_logp(r);
     return -(r->x1 ? GK_X1(r->id) : GK_R(1.0)) * gk_focal_power(-gk_expm1(lp), r->p0) * lp;
 }
-GK_LOSS_GRAD(gk_row_focal)
+/* s[1]: what the derivatives have in common, s[0]: the inverse of the sum. */
+#define gk_row_focal_ready 1
+GK_FN void gk_row_focal_prepare(gk_rowcx* r)
 {
     gk_f lp = gk_focal_logp(r), u = -gk_expm1(lp), w = r->x1 ? GK_X1(r->id) : GK_R(1.0), c = GK_R(-1.0);
     if (r->p0 != GK_R(0.0) && u > GK_R(0.0)) c += r->p0 * gk_exp(lp) * lp / u;
-    d[0] = w * gk_focal_power(u, r->p0) * c * (GK_DELTA(e) - gk_exp(GK_X0(e) - r->m[0]) / r->s[0]);
+    r->s[1] = w * gk_focal_power(u, r->p0) * c;
+    r->s[0] = GK_R(1.0) / r->s[0];
 }
+GK_LOSS_GRAD(gk_row_focal) { d[0] = r->s[1] * (GK_DELTA(e) - gk_exp(GK_X0(e) - r->m[0]) * r->s[0]); }
 
 /* Logits, or score - thresholds. Cao et al. (2020), CORAL */
 #define gk_row_ordinal_first 0
 #define gk_row_ordinal_sums 2
 #define gk_row_ordinal_weight 0
-GK_FN gk_f gk_ordinal_logit(const gk_rowcx* r, gk_i64 e) { return r->x0 ? GK_X0(e) : GK_X1(0) - GK_X2(e); }
+GK_FN gk_f gk_ordinal_logit(const gk_rowcx* r, gk_i64 e) { return r->x0 ? GK_X0(e) : GK_N1 - GK_X2(e); }
 GK_FN gk_f gk_ordinal_slope(const gk_rowcx* r, gk_i64 e) { return gk_sigm(gk_ordinal_logit(r, e)) - (r->id > e ? GK_R(1.0) : GK_R(0.0)); }
 GK_LOSS_ADD(gk_row_ordinal)
 {
@@ -249,16 +266,25 @@ GK_LOSS_GRAD(gk_row_ordinal) { d[0] = gk_ordinal_slope(r, e); d[1] = r->s[1]; d[
 
 /* p0 = T, p1 = alpha; flags: 1 = with labels. Hinton et al. (2015) */
 #define gk_row_distillation_first 1
+#define gk_row_distillation_maxima 2
 #define gk_row_distillation_sums 4
 #define gk_row_distillation_weight 0
 GK_COLLECT(gk_row_distillation) { m[0] = gk_max(m[0], GK_X0(e)); m[1] = gk_max(m[1], GK_X1(e)); }
 GK_LOSS_ADD(gk_row_distillation)
 {
-    gk_f z = GK_X0(e) - r->m[0], y = GK_X1(e) - r->m[1], q = gk_exp(y / r->p0);
-    s[0] += gk_exp(z);
-    s[1] += gk_exp(z / r->p0);
+    gk_f z = GK_X0(e) - r->m[0], y = GK_X1(e) - r->m[1], cool = GK_R(1.0) / r->p0, q = gk_exp(y * cool);
+    if (r->flags & 1) s[0] += gk_exp(z);
+    s[1] += gk_exp(z * cool);
     s[2] += q;
-    s[3] += q * (y - z) / r->p0;
+    s[3] += q * (y - z) * cool;
+}
+GK_RESCALE(gk_row_distillation)
+{
+    gk_f f = gk_exp(d[1] / r->p0);
+    s[0] *= gk_exp(d[0]);
+    s[1] *= gk_exp(d[0] / r->p0);
+    s[3] = f * (s[3] + s[2] * (d[1] - d[0]) / r->p0);
+    s[2] *= f;
 }
 GK_ITEM(gk_row_distillation)
 {
@@ -268,13 +294,14 @@ GK_ITEM(gk_row_distillation)
 }
 GK_LOSS_GRAD(gk_row_distillation)
 {
-    gk_f z = GK_X0(e) - r->m[0], y = GK_X1(e) - r->m[1];
-    gk_f soft = r->p0 * (gk_exp(z / r->p0) / r->s[1] - gk_exp(y / r->p0) / r->s[2]);
-    d[0] = r->flags & 1 ? r->p1 * (gk_exp(z) / r->s[0] - GK_DELTA(e)) + (GK_R(1.0) - r->p1) * soft : soft;
+    gk_f z = GK_X0(e) - r->m[0], y = GK_X1(e) - r->m[1], cool = GK_R(1.0) / r->p0;
+    gk_f soft = r->p0 * (gk_exp(z * cool) * (GK_R(1.0) / r->s[1]) - gk_exp(y * cool) * (GK_R(1.0) / r->s[2]));
+    d[0] = r->flags & 1 ? r->p1 * (gk_exp(z) * (GK_R(1.0) / r->s[0]) - GK_DELTA(e)) + (GK_R(1.0) - r->p1) * soft : soft;
 }
 
 /* p0 = student's temperature, p1 = teacher's. Caron et al. (2021) */
 #define gk_row_dino_first 1
+#define gk_row_dino_maxima 2
 #define gk_row_dino_sums 3
 #define gk_row_dino_weight 0
 GK_COLLECT(gk_row_dino) { m[0] = gk_max(m[0], GK_X0(e)); m[1] = gk_max(m[1], GK_X1(e) - GK_X2(e)); }
@@ -285,6 +312,13 @@ GK_LOSS_ADD(gk_row_dino)
     s[1] += q;
     s[2] += q * z;
 }
+GK_RESCALE(gk_row_dino)
+{
+    gk_f f = gk_exp(d[1] / r->p1);
+    s[0] *= gk_exp(d[0] / r->p0);
+    s[2] = f * (s[2] + s[1] * (d[0] / r->p0));
+    s[1] *= f;
+}
 GK_ITEM(gk_row_dino) { return gk_log(r->s[0]) - r->s[2] / r->s[1]; }
 GK_LOSS_GRAD(gk_row_dino)
 {
@@ -293,6 +327,7 @@ GK_LOSS_GRAD(gk_row_dino)
 
 /* p0 = scale, p1 = margin, with the easy-margin rule. Deng et al. (2019) */
 #define gk_row_arcface_first 1
+#define gk_row_arcface_maxima 1
 #define gk_row_arcface_sums 1
 #define gk_row_arcface_weight 0
 GK_FN gk_f gk_arcface_logit(const gk_rowcx* r, gk_i64 e)
@@ -302,6 +337,7 @@ GK_FN gk_f gk_arcface_logit(const gk_rowcx* r, gk_i64 e)
 }
 GK_COLLECT(gk_row_arcface) { m[0] = gk_max(m[0], gk_arcface_logit(r, e)); }
 GK_LOSS_ADD(gk_row_arcface) { s[0] += gk_exp(gk_arcface_logit(r, e) - r->m[0]); }
+GK_RESCALE(gk_row_arcface) { s[0] *= gk_exp(d[0]); }
 GK_ITEM(gk_row_arcface) { return r->m[0] + gk_log(r->s[0]) - gk_arcface_logit(r, r->id); }
 GK_LOSS_GRAD(gk_row_arcface)
 {
@@ -312,10 +348,12 @@ GK_LOSS_GRAD(gk_row_arcface)
 
 /* p0 = coefficient: coef * logsumexp^2. Chowdhery et al. (2022) */
 #define gk_row_z_first 1
+#define gk_row_z_maxima 1
 #define gk_row_z_sums 1
 #define gk_row_z_weight 0
 GK_COLLECT(gk_row_z) { m[0] = gk_max(m[0], GK_X0(e)); }
 GK_LOSS_ADD(gk_row_z) { s[0] += gk_exp(GK_X0(e) - r->m[0]); }
+GK_RESCALE(gk_row_z) { s[0] *= gk_exp(d[0]); }
 GK_ITEM(gk_row_z) { gk_f l = r->m[0] + gk_log(r->s[0]); return r->p0 * l * l; }
 GK_LOSS_GRAD(gk_row_z) { d[0] = GK_R(2.0) * r->p0 * (r->m[0] + gk_log(r->s[0])) * gk_exp(GK_X0(e) - r->m[0]) / r->s[0]; }
 

@@ -59,12 +59,14 @@ GK_LOSS_GRAD(gk_row_tversky)
 #define gk_row_box_first 0
 #define gk_row_box_sums 0
 #define gk_row_box_weight 0
+#define gk_row_box_four 1
 typedef struct { gk_f v, d; } gk_dual;
 GK_FN gk_dual gk_du(gk_f v, gk_f d) { gk_dual r; r.v = v; r.d = d; return r; }
 GK_FN gk_dual gk_du_add(gk_dual a, gk_dual b) { return gk_du(a.v + b.v, a.d + b.d); }
 GK_FN gk_dual gk_du_sub(gk_dual a, gk_dual b) { return gk_du(a.v - b.v, a.d - b.d); }
 GK_FN gk_dual gk_du_mul(gk_dual a, gk_dual b) { return gk_du(a.v * b.v, a.v * b.d + a.d * b.v); }
-GK_FN gk_dual gk_du_div(gk_dual a, gk_dual b) { gk_f q = a.v / b.v; return gk_du(q, (a.d - q * b.d) / b.v); }
+/* The inverse is common to the derivatives by all coordinates. */
+GK_FN gk_dual gk_du_div(gk_dual a, gk_dual b) { gk_f q = a.v / b.v, inverse = GK_R(1.0) / b.v; return gk_du(q, (a.d - q * b.d) * inverse); }
 GK_FN gk_dual gk_du_max(gk_dual a, gk_dual b) { return a.v >= b.v || gk_isnan(a.v) ? a : b; }
 GK_FN gk_dual gk_du_min(gk_dual a, gk_dual b) { return a.v <= b.v || gk_isnan(a.v) ? a : b; }
 GK_FN gk_dual gk_du_pos(gk_dual a) { return a.v <= GK_R(0.0) ? gk_du(GK_R(0.0), GK_R(0.0)) : a; }
@@ -102,6 +104,8 @@ GK_FN gk_dual gk_box_loss(const gk_rowcx* r, int e)
     return loss;
 }
 GK_ITEM(gk_row_box) { return gk_box_loss(r, -1).v; }
+/* What the four have in common is computed once. */
+GK_FN void gk_row_box_grads(const gk_rowcx* r, gk_f* d) { GK_UNROLL for (int e = 0; e < 4; e++) d[e] = gk_box_loss(r, e).d; }
 GK_LOSS_GRAD(gk_row_box) { d[0] = gk_box_loss(r, (int)e).d; }
 
 /* ---- states, depth, patches, densities ----------------------------------------------------------------------------------------- */
@@ -156,13 +160,13 @@ GK_LOSS_GRAD(gk_row_depth)
 #define gk_row_patch_first 2
 #define gk_row_patch_sums 1
 #define gk_row_patch_weight 1
-GK_COLLECT(gk_row_patch) { gk_f u = GK_X1(e) - GK_X1(0); m[0] += u; m[1] += u * u; }
+GK_COLLECT(gk_row_patch) { gk_f u = GK_X1(e) - GK_N1; m[0] += u; m[1] += u * u; }
 GK_FN gk_f gk_patch_diff(const gk_rowcx* r, gk_i64 e)
 {
     gk_f t = GK_X1(e), n = (gk_f)r->len;
     if (r->flags & 1) {
         gk_f var = (r->m[1] - r->m[0] * r->m[0] / n) / (n - GK_R(1.0));
-        t = (t - GK_X1(0) - r->m[0] / n) / gk_sqrt(var + GK_R(1e-6));
+        t = (t - GK_N1 - r->m[0] / n) / gk_sqrt(var + GK_R(1e-6));
     }
     return GK_X0(e) - t;
 }
@@ -215,12 +219,12 @@ GK_LOSS_GRAD(gk_row_elastic)
 #define gk_row_gaussian_nll_weight 0
 GK_ITEM(gk_row_gaussian_nll)
 {
-    gk_f x = GK_X0(0) - GK_X1(0), v = gk_max(GK_X2(0), r->p0);
+    gk_f x = GK_N0 - GK_N1, v = gk_max(GK_N2, r->p0);
     return GK_R(0.5) * (gk_log(v) + x * x / v) + (r->flags & 1 ? GK_R(0.9189385332046727) : GK_R(0.0));
 }
 GK_LOSS_GRAD(gk_row_gaussian_nll)
 {
-    gk_f x = GK_X0(0) - GK_X1(0), v = gk_max(GK_X2(0), r->p0);
+    gk_f x = GK_N0 - GK_N1, v = gk_max(GK_N2, r->p0);
     d[0] = x / v;
     d[2] = GK_R(0.5) * (GK_R(1.0) - x * x / v) / v;
 }
@@ -229,10 +233,10 @@ GK_LOSS_GRAD(gk_row_gaussian_nll)
 #define gk_row_ranking_first 0
 #define gk_row_ranking_sums 0
 #define gk_row_ranking_weight 0
-GK_ITEM(gk_row_ranking) { return gk_max(r->p0 - GK_X2(0) * (GK_X0(0) - GK_X1(0)), GK_R(0.0)); }
+GK_ITEM(gk_row_ranking) { return gk_max(r->p0 - GK_N2 * (GK_N0 - GK_N1), GK_R(0.0)); }
 GK_LOSS_GRAD(gk_row_ranking)
 {
-    d[0] = gk_row_ranking_item(r) > GK_R(0.0) ? -GK_X2(0) : GK_R(0.0);
+    d[0] = gk_row_ranking_item(r) > GK_R(0.0) ? -GK_N2 : GK_R(0.0);
     d[1] = -d[0];
 }
 
@@ -244,17 +248,17 @@ GK_LOSS_GRAD(gk_row_ranking)
 GK_FN gk_f gk_log_odds(gk_f v) { return v - gk_log(-gk_expm1(v)); }
 GK_FN gk_f gk_preference(const gk_rowcx* r)
 {
-    gk_f w = GK_X0(0), l = GK_X1(0);
+    gk_f w = GK_N0, l = GK_N1;
     if (r->flags & 2) return gk_log_odds(w) - gk_log_odds(l);
-    if (r->x2) { w -= GK_X2(0); l -= GK_X3(0); }
+    if (r->x2) { w -= GK_N2; l -= GK_N3; }
     return r->p0 * (w - l) - r->p1;
 }
 GK_ITEM(gk_row_preference) { gk_f z = gk_preference(r); return r->flags & 1 ? z * z : gk_softp(-z); }
 GK_LOSS_GRAD(gk_row_preference)
 {
     gk_f z = gk_preference(r), g = r->flags & 1 ? GK_R(2.0) * z : -gk_sigm(-z);
-    d[0] = r->flags & 2 ? -g / gk_expm1(GK_X0(0)) : r->p0 * g;
-    d[1] = r->flags & 2 ? g / gk_expm1(GK_X1(0)) : -r->p0 * g;
+    d[0] = r->flags & 2 ? -g / gk_expm1(GK_N0) : r->p0 * g;
+    d[1] = r->flags & 2 ? g / gk_expm1(GK_N1) : -r->p0 * g;
 }
 
 /* Logits with a weight of the positive class per column. F.binary_cross_entropy_with_logits */
@@ -263,22 +267,22 @@ GK_LOSS_GRAD(gk_row_preference)
 #define gk_row_bce_pos_weight 0
 GK_ITEM(gk_row_bce_pos)
 {
-    gk_f x = GK_X0(0), t = GK_X1(0), l = (GK_R(1.0) - t) * x + (GK_R(1.0) + (GK_X3(0) - GK_R(1.0)) * t) * gk_softp(-x);
-    return r->x2 ? GK_X2(0) * l : l;
+    gk_f x = GK_N0, t = GK_N1, l = (GK_R(1.0) - t) * x + (GK_R(1.0) + (GK_N3 - GK_R(1.0)) * t) * gk_softp(-x);
+    return r->x2 ? GK_N2 * l : l;
 }
 GK_LOSS_GRAD(gk_row_bce_pos)
 {
-    gk_f t = GK_X1(0), q = GK_X3(0);
-    d[0] = (GK_R(1.0) + (q - GK_R(1.0)) * t) * gk_sigm(GK_X0(0)) - q * t;
-    if (r->x2) d[0] *= GK_X2(0);
+    gk_f t = GK_N1, q = GK_N3;
+    d[0] = (GK_R(1.0) + (q - GK_R(1.0)) * t) * gk_sigm(GK_N0) - q * t;
+    if (r->x2) d[0] *= GK_N2;
 }
 
 /* Quantile loss with a level per column */
 #define gk_row_quantiles_first 0
 #define gk_row_quantiles_sums 0
 #define gk_row_quantiles_weight 0
-GK_ITEM(gk_row_quantiles) { return gk_loss_quantile(GK_X0(0), GK_X1(0), gk_make_lp(GK_X2(0), GK_R(0.0), 0)); }
-GK_LOSS_GRAD(gk_row_quantiles) { d[0] = gk_loss_quantile_grad(GK_X0(0), GK_X1(0), gk_make_lp(GK_X2(0), GK_R(0.0), 0)); }
+GK_ITEM(gk_row_quantiles) { return gk_loss_quantile(GK_N0, GK_N1, gk_make_lp(GK_N2, GK_R(0.0), 0)); }
+GK_LOSS_GRAD(gk_row_quantiles) { d[0] = gk_loss_quantile_grad(GK_N0, GK_N1, gk_make_lp(GK_N2, GK_R(0.0), 0)); }
 
 /* Scores of generated (and, for the discriminator, real) samples; flags: 0 = vanilla, 1 = hinge, 2 = least squares. Goodfellow et al. (2014) */
 #define gk_row_adversarial_first 0
@@ -293,14 +297,14 @@ GK_FN gk_f gk_as_real_grad(gk_f x, int mode)
 }
 GK_ITEM(gk_row_adversarial)
 {
-    gk_f f = GK_X0(0);
+    gk_f f = GK_N0;
     if (!r->x1) return r->flags == 1 ? -f : gk_as_real(f, r->flags);
-    return gk_as_real(GK_X1(0), r->flags) + (r->flags == 2 ? f * f : gk_as_real(-f, r->flags));
+    return gk_as_real(GK_N1, r->flags) + (r->flags == 2 ? f * f : gk_as_real(-f, r->flags));
 }
 GK_LOSS_GRAD(gk_row_adversarial)
 {
-    gk_f f = GK_X0(0);
+    gk_f f = GK_N0;
     if (!r->x1) { d[0] = r->flags == 1 ? GK_R(-1.0) : gk_as_real_grad(f, r->flags); return; }
     d[0] = r->flags == 2 ? GK_R(2.0) * f : -gk_as_real_grad(-f, r->flags);
-    d[1] = gk_as_real_grad(GK_X1(0), r->flags);
+    d[1] = gk_as_real_grad(GK_N1, r->flags);
 }

@@ -99,6 +99,25 @@ GK_KERNEL(l2_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_i64
     }
 }
 
+/* Sums of x^2 and of dy * x over every `step`-th row from k to end, GK_L2_KEEP of them in flight; dy null: both of x^2. */
+GK_FN void gk_l2_column_sums(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, gk_i64 base, gk_i64 k, gk_i64 end, int step, gk_i64 inner, int wide,
+                             gk_vec* s, gk_vec* t)
+{
+    GK_UNROLL for (int c = 0; c < GK_W; c++) s->v[c] = t->v[c] = GK_R(0.0);
+    for (; k < end; k += GK_L2_KEEP * step) {
+        gk_vec a[GK_L2_KEEP], g[GK_L2_KEEP];
+        GK_UNROLL for (int u = 0; u < GK_L2_KEEP; u++) {
+            GK_UNROLL for (int c = 0; c < GK_W; c++) a[u].v[c] = g[u].v[c] = GK_R(0.0);
+            if (k + u * step < end) {
+                a[u] = g[u] = gk_item(x, base + (k + u * step) * inner, wide);
+                if (dy) g[u] = gk_item(dy, base + (k + u * step) * inner, wide);
+            }
+        }
+        GK_UNROLL for (int u = 0; u < GK_L2_KEEP; u++)
+            GK_UNROLL for (int c = 0; c < GK_W; c++) { s->v[c] += a[u].v[c] * a[u].v[c]; t->v[c] += a[u].v[c] * g[u].v[c]; }
+    }
+}
+
 /* dy null: forward, y = dx. */
 GK_KERNEL(l2_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 outer, gk_i64 cols, gk_i64 inner, int tx, int wide, gk_f eps,
                       int accumulate)
@@ -110,24 +129,19 @@ GK_KERNEL(l2_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 o
     for (gk_i64 b = gk_bid(0); b < tiles; b += gk_nblocks(0)) {
         gk_i64 item = b * tx + (gk_lid() & (tx - 1)), base = item / across * cols * inner + item % across * w, end = item < items ? cols : 0;
         gk_vec s, t;
-        GK_UNROLL for (int c = 0; c < GK_W; c++) s.v[c] = t.v[c] = GK_R(0.0);
-        for (gk_i64 k = ty; k < end; k += step) {
-            gk_vec a = gk_item(x, base + k * inner, wide), g = a;
-            if (dy) g = gk_item(dy, base + k * inner, wide);
-            GK_UNROLL for (int c = 0; c < GK_W; c++) { s.v[c] += a.v[c] * a.v[c]; t.v[c] += a.v[c] * g.v[c]; }
-        }
+        gk_l2_column_sums(dy, x, base, ty, end, step, inner, wide, &s, &t);
         GK_UNROLL for (int c = 0; c < GK_W; c++)
             if (c == 0 || wide) {
-                s.v[c] = gk_sqrt(gk_across_sum(s.v[c], tmp, tx));
+                gk_f r = gk_sqrt(gk_across_sum(s.v[c], tmp, tx)), scale = GK_R(1.0) / gk_max(r, eps);
                 t.v[c] = gk_across_sum(t.v[c], tmp, tx);
+                /* Factors of dy and of x. */
+                s.v[c] = scale;
+                t.v[c] = r <= eps ? GK_R(0.0) : t.v[c] * scale * scale;
             }
         for (gk_i64 k = ty; k < end; k += step) {
             gk_vec a = gk_item(x, base + k * inner, wide), g = a;
             if (dy) g = gk_item(dy, base + k * inner, wide);
-            GK_UNROLL for (int c = 0; c < GK_W; c++) {
-                gk_f r = s.v[c], scale = GK_R(1.0) / gk_max(r, eps), drop = r <= eps ? GK_R(0.0) : t.v[c] * scale * scale;
-                g.v[c] = dy ? (g.v[c] - a.v[c] * drop) * scale : a.v[c] * scale;
-            }
+            GK_UNROLL for (int c = 0; c < GK_W; c++) g.v[c] = dy ? (g.v[c] - a.v[c] * t.v[c]) * s.v[c] : a.v[c] * s.v[c];
             gk_l2_add(y, base + k * inner, g, wide, accumulate);
         }
     }

@@ -60,12 +60,13 @@ GK_FN void gk_packed_read(gk_packed p, gk_i64 i, int count, int whole, int codes
             }
         }
     } else {
-        for (int k = 0; k < count; k++) {
-            if (master) a[k] = p.wm[i + k]; else a[k] = gk_load(p.w, i + k);
-            b[k] = gk_load(p.g, i + k);
-            if (codes) { x[k] = gk_signed_byte(p.m[i + k]); y[k] = (gk_f)p.v[i + k]; }
-            else { x[k] = gk_bf16_to_f32(p.m16[i + k]); y[k] = gk_bf16_to_f32(p.v16[i + k]); }
-        }
+        GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++)
+            if (k < count) {
+                if (master) a[k] = p.wm[i + k]; else a[k] = gk_load(p.w, i + k);
+                b[k] = gk_load(p.g, i + k);
+                if (codes) { x[k] = gk_signed_byte(p.m[i + k]); y[k] = (gk_f)p.v[i + k]; }
+                else { x[k] = gk_bf16_to_f32(p.m16[i + k]); y[k] = gk_bf16_to_f32(p.v16[i + k]); }
+            }
     }
 }
 
@@ -110,11 +111,12 @@ GK_FN void gk_packed_write(gk_packed p, gk_i64 i, int count, int whole, int code
             gk_store16((GK_GLOBAL void*)(p.v16 + i), gk_make16(cv[0] | cv[1] << 16, cv[2] | cv[3] << 16, cv[4] | cv[5] << 16, cv[6] | cv[7] << 16));
         }
     } else {
-        for (int k = 0; k < count; k++) {
-            if (master) p.wm[i + k] = a[k]; else gk_store(p.w, i + k, a[k]);
-            if (codes) { p.m[i + k] = (gk_u8)cm[k]; p.v[i + k] = (gk_u8)cv[k]; }
-            else { p.m16[i + k] = (gk_u16)cm[k]; p.v16[i + k] = (gk_u16)cv[k]; }
-        }
+        GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++)
+            if (k < count) {
+                if (master) p.wm[i + k] = a[k]; else gk_store(p.w, i + k, a[k]);
+                if (codes) { p.m[i + k] = (gk_u8)cm[k]; p.v[i + k] = (gk_u8)cv[k]; }
+                else { p.m16[i + k] = (gk_u16)cm[k]; p.v16[i + k] = (gk_u16)cv[k]; }
+            }
     }
 }
 
@@ -162,7 +164,7 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
             int count = i >= end ? 0 : end - i < GK_OPTIM_EACH ? (int)(end - i) : GK_OPTIM_EACH, whole = aligned && count == GK_OPTIM_EACH;
             gk_f a[GK_OPTIM_EACH], b[GK_OPTIM_EACH], x[GK_OPTIM_EACH], y[GK_OPTIM_EACH], am = GK_R(0.0), av = GK_R(0.0), tm = GK_R(0.0),
                 tv = GK_R(0.0);
-            for (int k = 0; k < GK_OPTIM_EACH; k++) a[k] = b[k] = x[k] = y[k] = GK_R(0.0);
+            GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++) a[k] = b[k] = x[k] = y[k] = GK_R(0.0);
             if (codes && count > 0) {
                 am = scales[os + block] * GK_R(0.00787401574803149606);
                 av = scales[os + blocks + block] * GK_R(0.00392156862745098039);
@@ -184,7 +186,7 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
             tv = gk_group_max(tv, tmp, 32);
             if (codes && count > 0 && gk_lid() % 32 == 0) { scales[os + block] = tm; scales[os + blocks + block] = tv; }
             gk_u32 cm[GK_OPTIM_EACH], cv[GK_OPTIM_EACH], words[GK_OPTIM_EACH];
-            for (int k = 0; k < GK_OPTIM_EACH; k++) words[k] = 0u;
+            GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++) words[k] = 0u;
             if (random && count > 0) {
                 gk_u64 sequence = (gk_u64)args.stream + (gk_u64)(args.first_tensor + at);
                 gk_words r = gk_philox(start + (gk_u64)(i / 4), sequence, (gk_u64)args.seed), q = gk_philox(start + (gk_u64)(i / 4) + 1ul, sequence,
@@ -193,7 +195,10 @@ GK_KERNEL(adam_packed)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, w), GK_IN
             }
             gk_packed_encode(cm, cv, x, y, words, tm, tv, codes, random);
             gk_packed_write(p, i, count, whole, codes, master, a, cm, cv);
-            if (copy_kind) for (int k = 0; k < count; k++) copy[oc + i + k] = copy_kind == 1 ? gk_f32_to_f16(a[k]) : gk_f32_to_bf16(a[k]);
+            if (copy_kind) {
+                GK_UNROLL for (int k = 0; k < GK_OPTIM_EACH; k++)
+                    if (k < count) copy[oc + i + k] = copy_kind == 1 ? gk_f32_to_f16(a[k]) : gk_f32_to_bf16(a[k]);
+            }
         }
     }
 }

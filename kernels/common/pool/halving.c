@@ -131,19 +131,22 @@ GK_FN void gk_average_rows(gk_spot s, GK_GLOBAL const gk_t* from, GK_GLOBAL gk_t
     GK_UNROLL for (int a = 0; a < 2 * GK_POOL_ROWS + side - 2; a++) l[a] = gk_inner_line_at(from, h + a, s.w, xh, xw, side);
     GK_UNROLL for (int k = 0; k < GK_POOL_ROWS; k++) {
         gk_half mean;
-        int row = GK_POOL_ROWS * s.pair + k;
+        int row = GK_POOL_ROWS * s.pair + k, top = h + 2 * k, rows = (top + side < xh ? top + side : xh) - (top > 0 ? top : 0);
         GK_UNROLL for (int o = 0; o < GK_H; o++) {
             gk_f sum = GK_R(0.0);
             GK_UNROLL for (int a = 0; a < side; a++) {
                 GK_UNROLL for (int b = 0; b < side; b++) sum += l[2 * k + a].v[3 - side + 2 * o + b];
             }
-            mean.v[o] = sum / divisor;
+            gk_f by = divisor;
+            /* Rows of y have half as many cells: windows reach over the left border alone. */
+            if (by == GK_R(0.0)) by = (gk_f)(rows * (side == 3 && o == 0 && s.w == 0 ? 2 : side));
+            mean.v[o] = sum / by;
         }
         if (row < yh) gk_store_half(y, (s.plane * yh + row) * yw + s.w / 2, mean);
     }
 }
 
-/* All windows have one divisor. */
+/* `divisor` 0: the number of cells inside. */
 GK_KERNEL(avg_pool_halve)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size), GK_DIMS(by), int side, gk_f divisor)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);

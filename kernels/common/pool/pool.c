@@ -232,6 +232,9 @@ GK_KERNEL(avg_pool_patch)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(siz
 
 /* ---- long windows -------------------------------------------------------------------------------------------------------------------- */
 
+/* Loads of a thread in flight. */
+#define GK_FLIGHT 8
+
 /* max_pool for long windows: `lanes` threads (a power of two) per output go along its rows. Launch: blocks loop over GK_BLOCK / lanes
  * outputs. */
 GK_KERNEL(max_pool_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 n, GK_DIMS(size), GK_DIMS(magic), GK_DIMS(win), GK_DIMS(pad),
@@ -256,13 +259,14 @@ GK_KERNEL(max_pool_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk
             for (int a = 0; a < wd.taps; a++) {
                 for (int b = 0; b < wh.taps; b++) {
                     gk_i64 at = GK_POOL_ROW(a, b);
-                    for (int c = lane; c < ww.taps; c += lanes) {
-                        gk_i64 to = at + (gk_i64)c * ww.step;
-                        gk_f u = gk_load(from, to);
-                        if (u > best.v || gk_isnan(u)) {
-                            best.v = u;
-                            best.at = (gk_u32)to;
+                    /* Several loads in flight. */
+                    for (int c = lane; c < ww.taps; c += GK_FLIGHT * lanes) {
+                        gk_f u[GK_FLIGHT];
+                        GK_UNROLL for (int k = 0; k < GK_FLIGHT; k++) {
+                            u[k] = -GK_INF;
+                            if (c + k * lanes < ww.taps) u[k] = gk_load(from, at + (gk_i64)(c + k * lanes) * ww.step);
                         }
+                        GK_UNROLL for (int k = 0; k < GK_FLIGHT; k++) best = gk_larger(best, u[k], (gk_u32)at + (gk_u32)((c + k * lanes) * ww.step));
                     }
                 }
             }
@@ -304,7 +308,14 @@ GK_KERNEL(avg_pool_rows)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size
             for (int a = 0; a < wd.taps; a++) {
                 for (int b = 0; b < wh.taps; b++) {
                     GK_GLOBAL const gk_t* line = from + GK_POOL_ROW(a, b);
-                    for (int c = lane; c < ww.taps; c += lanes) sum += gk_load(line, c);
+                    for (int c = lane; c < ww.taps; c += GK_FLIGHT * lanes) {
+                        gk_f u[GK_FLIGHT];
+                        GK_UNROLL for (int k = 0; k < GK_FLIGHT; k++) {
+                            u[k] = GK_R(0.0);
+                            if (c + k * lanes < ww.taps) u[k] = gk_load(line, c + k * lanes);
+                        }
+                        GK_UNROLL for (int k = 0; k < GK_FLIGHT; k++) sum += u[k];
+                    }
                 }
             }
             by = GK_DIVISOR(q);

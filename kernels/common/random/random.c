@@ -230,40 +230,78 @@ GK_KERNEL(dropout_masked)(GK_IN(gk_t, x), GK_IN(gk_u8, mask), GK_OUT(gk_t, y), g
     }
 }
 
-/* Running sums of p [rows, len] in f32, in order: cum [rows, len]; a row without weight is reported. One thread per row. */
+#define GK_SUM_ROWS 32 /* rows of a tile */
+#define GK_SUM_RUN 32 /* elements between the sums that are kept */
+#define GK_SUM_PITCH (GK_BLOCK + 1) /* numbers between its rows: neighbouring threads that walk rows meet no bank twice */
+
+/* Running f32 sums of p [rows, len], in order: cum [rows, ceil(len / GK_SUM_RUN)] holds those after every run and after the last element; a row
+ * without weight is reported. The additions of a row depend on each other: a thread per row adds what the block loads in tiles of GK_SUM_ROWS rows
+ * and GK_BLOCK elements, the next tile while it adds. */
 GK_KERNEL(categorical_sums)(GK_IN(gk_t, p), GK_OUT(float, cum), gk_i64 rows, gk_i64 len, GK_OUT(int, err), int code)
 {
+    GK_LOCAL float tile[GK_SUM_ROWS * GK_SUM_PITCH];
     GK_BIND_IN(gk_t, p); GK_BIND_OUT(float, cum); GK_BIND_OUT(int, err);
-    for (gk_i64 row = gk_gid(); row < rows; row += gk_gsize()) {
-        float sum = 0.0f;
-        for (gk_i64 k = 0; k < len; k++) {
-            sum += (float)gk_load(p, row * len + k);
-            cum[row * len + k] = sum;
+    int t = gk_lid();
+    gk_i64 runs = (len + GK_SUM_RUN - 1) / GK_SUM_RUN;
+    for (gk_i64 first = (gk_i64)gk_bid(0) * GK_SUM_ROWS; first < rows; first += (gk_i64)gk_nblocks(0) * GK_SUM_ROWS) {
+        float sum = 0.0f, v[GK_SUM_ROWS];
+        gk_i64 row = first + t, at = row * runs;
+        int adds = t < GK_SUM_ROWS && row < rows;
+        for (gk_i64 k = -GK_BLOCK; k < len; k += GK_BLOCK) {
+            gk_i64 next = k + GK_BLOCK + t;
+            GK_UNROLL for (int j = 0; j < GK_SUM_ROWS; j++)
+                v[j] = next < len && first + j < rows ? (float)gk_load(p, (first + j) * len + next) : 0.0f;
+            if (adds && k >= 0) {
+                int n = len - k < GK_BLOCK ? (int)(len - k) : GK_BLOCK, i = 0;
+                GK_LOCAL_PTR const float* line = tile + t * GK_SUM_PITCH;
+                for (; i + GK_SUM_RUN <= n; i += GK_SUM_RUN) {
+                    float u[GK_SUM_RUN];
+                    GK_UNROLL for (int j = 0; j < GK_SUM_RUN; j++) u[j] = line[i + j];
+                    GK_UNROLL for (int j = 0; j < GK_SUM_RUN; j++) sum += u[j];
+                    cum[at++] = sum;
+                }
+                if (i < n) {
+                    for (; i < n; i++) sum += line[i];
+                    cum[at++] = sum;
+                }
+            }
+            GK_BARRIER();
+            GK_UNROLL for (int j = 0; j < GK_SUM_ROWS; j++) tile[j * GK_SUM_PITCH + t] = v[j];
+            GK_BARRIER();
         }
-        if (!(sum > 0.0f)) gk_report(err, code);
+        if (adds && !(sum > 0.0f)) gk_report(err, code);
     }
 }
 
-/* y[row, j] = number of k with cum[row, k] <= u * total, at most len - 1; u belongs to element row*count + j. Thread per sample. */
-GK_KERNEL(categorical_search)(GK_IN(float, cum), GK_OUT(int, y), int wide, gk_i64 rows, gk_i64 len, gk_i64 count, gk_i64 seed, gk_i64 stream,
-                              gk_i64 offset, GK_IN(gk_i64, more))
+/* y[row, j] = number of k with cum_k <= u * total, at most len - 1; u belongs to element row*count + j. Thread per sample: it looks for the run,
+ * then adds up its elements as categorical_sums did. */
+GK_KERNEL(categorical_search)(GK_IN(gk_t, p), GK_IN(float, cum), GK_OUT(int, y), int wide, gk_i64 rows, gk_i64 len, gk_i64 count,
+                              gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more))
 {
-    GK_BIND_IN(float, cum); GK_BIND_OUT(int, y); GK_BIND_IN(gk_i64, more);
+    GK_BIND_IN(gk_t, p); GK_BIND_IN(float, cum); GK_BIND_OUT(int, y); GK_BIND_IN(gk_i64, more);
     gk_u64 first = gk_start(offset, more);
+    gk_i64 runs = (len + GK_SUM_RUN - 1) / GK_SUM_RUN;
     for (gk_i64 i = gk_gid(); i < rows * count; i += gk_gsize()) {
         gk_words r = gk_philox(first + (gk_u64)(i / 4), (gk_u64)stream, (gk_u64)seed);
-        GK_GLOBAL const float* c = cum + i / count * len;
-        float target = gk_unit(r.w[i % 4]) * c[len - 1];
-        gk_i64 lo = 0, hi = len - 1;
+        gk_i64 row = i / count, lo = 0, hi = runs - 1;
+        GK_GLOBAL const float* c = cum + row * runs;
+        float target = gk_unit(r.w[i % 4]) * c[runs - 1];
         while (lo < hi) {
             gk_i64 mid = (lo + hi) / 2;
             if (c[mid] <= target) lo = mid + 1; else hi = mid;
         }
-        gk_store_index(y, i, wide, lo);
+        float sum = lo > 0 ? c[lo - 1] : 0.0f;
+        gk_i64 k = lo * GK_SUM_RUN, end = k + GK_SUM_RUN < len ? k + GK_SUM_RUN : len;
+        for (; k < end; k++) {
+            sum += (float)gk_load(p, row * len + k);
+            if (!(sum <= target)) break;
+        }
+        gk_store_index(y, i, wide, k < len ? k : len - 1);
     }
 }
 
-/* y[row] = first maximum of logits[row, k] + gumbel of element row*len + k. One block per row. */
+/* y[row] = first maximum of logits[row, k] + gumbel of element row*len + k. One block per row, whose threads
+ * take blocks of the generator. */
 GK_KERNEL(categorical_gumbel)(GK_IN(gk_t, logits), GK_OUT(int, y), int wide, gk_i64 rows, gk_i64 len, gk_i64 seed, gk_i64 stream, gk_i64 offset,
                               GK_IN(gk_i64, more))
 {
@@ -275,11 +313,19 @@ GK_KERNEL(categorical_gumbel)(GK_IN(gk_t, logits), GK_OUT(int, y), int wide, gk_
     for (gk_i64 row = gk_bid(0); row < rows; row += gk_nblocks(0)) {
         gk_f v = -GK_INF;
         gk_i64 pos = len;
-        for (gk_i64 k = t; k < len; k += GK_BLOCK) {
-            gk_i64 i = row * len + k;
-            gk_words r = gk_philox(first + (gk_u64)(i / GK_PER_BLOCK), (gk_u64)stream, (gk_u64)seed);
-            gk_f x = gk_load(logits, i) + gk_rand_gumbel(r, (int)(i % GK_PER_BLOCK), GK_R(0.0), GK_R(0.0));
-            if (x > v || pos == len) { v = x; pos = k; }
+        gk_i64 from = row * len, to = from + len, last = (to + GK_PER_BLOCK - 1) / GK_PER_BLOCK;
+        for (gk_i64 b = from / GK_PER_BLOCK + t; b < last; b += GK_BLOCK) {
+            gk_f x[GK_PER_BLOCK];
+            GK_UNROLL for (int k = 0; k < GK_PER_BLOCK; k++) {
+                gk_i64 i = b * GK_PER_BLOCK + k;
+                x[k] = i >= from && i < to ? gk_load(logits, i) : GK_R(0.0);
+            }
+            gk_words r = gk_philox(first + (gk_u64)b, (gk_u64)stream, (gk_u64)seed);
+            GK_UNROLL for (int k = 0; k < GK_PER_BLOCK; k++) {
+                gk_i64 i = b * GK_PER_BLOCK + k;
+                x[k] += gk_rand_gumbel(r, k, GK_R(0.0), GK_R(0.0));
+                if (i >= from && i < to && (x[k] > v || pos == len)) { v = x[k]; pos = i - from; }
+            }
         }
         best[t] = v;
         at[t] = pos;

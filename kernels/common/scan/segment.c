@@ -10,6 +10,8 @@
  * An offset that is negative, beyond n or below its predecessor is reported and taken as the nearest that is valid.
  * Deterministic: trees of fixed shape, one writer per output. Reference: torch.segment_reduce; gradients of ties as torch.amax shares them.
  */
+#include "common/prelude/rows.h"
+
 #define GK_SUM 0
 #define GK_SCAN_MEAN 1
 #define GK_MAX 2
@@ -24,12 +26,12 @@ GK_FN gk_part gk_part_of(GK_GLOBAL const int* offsets, GK_GLOBAL int* err, gk_di
 {
     gk_part p;
     int tx = (int)dims.v[3], ty = (int)dims.v[4], size = tx * ty, w = dims.v[6] ? GK_W : 1, wide = (int)dims.v[7];
-    gk_i64 n = dims.v[0], m = dims.v[2], tiles = (dims.v[1] + tx * w - 1) / (tx * w);
-    gk_i64 q = (gk_i64)gk_bid(0) * (GK_BLOCK / size) + gk_lid() / size, rest = q / tiles;
+    gk_i64 n = dims.v[0], m = dims.v[2], tiles = gk_quot(dims.v[1] + tx * w - 1, tx * w);
+    gk_i64 q = (gk_i64)gk_bid(0) * (GK_BLOCK / size) + gk_lid() / size, rest = gk_quot(q, tiles), segment = gk_quot(rest, dims.v[5]);
     int i = gk_lid() % size;
-    p.split = (int)(rest % dims.v[5]);
-    p.s = (int)(rest / dims.v[5]) - extra;
-    p.col = (q % tiles * tx + i % tx) * w;
+    p.split = (int)(rest - segment * dims.v[5]);
+    p.s = (int)segment - extra;
+    p.col = ((q - rest * tiles) * tx + i % tx) * w;
     p.lane = i / tx;
     p.on = p.s < m + extra && p.col < dims.v[1];
     p.lo = 0; p.hi = 0;
@@ -43,21 +45,11 @@ GK_FN gk_part gk_part_of(GK_GLOBAL const int* offsets, GK_GLOBAL int* err, gk_di
             p.hi = p.hi < p.lo ? p.lo : p.hi > n ? n : p.hi;
         }
     }
-    gk_i64 per = (p.hi - p.lo + dims.v[5] - 1) / dims.v[5];
+    gk_i64 per = gk_quot(p.hi - p.lo + dims.v[5] - 1, dims.v[5]);
     p.r0 = p.lo + p.split * per;
     p.r1 = p.r0 + per < p.hi ? p.r0 + per : p.hi;
     if (!p.on || p.r0 > p.r1) p.r0 = p.r1;
     return p;
-}
-
-/* The run of columns at `i`; only the first one without wide. */
-GK_FN gk_vec gk_columns(GK_GLOBAL const gk_t* x, gk_i64 i, int wide)
-{
-    gk_vec r;
-    if (wide) return gk_loadv(x, i);
-    GK_UNROLL for (int u = 0; u < GK_W; u++) r.v[u] = GK_R(0.0);
-    r.v[0] = gk_load(x, i);
-    return r;
 }
 
 GK_FN gk_f gk_combine(int mode, gk_f a, gk_f b)
@@ -100,6 +92,17 @@ GK_FN void gk_segment_end(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* state, gk_i64 s, gk
 
 /* Rows that are added one by one: a longer sum would lose some of what each adds. */
 #define GK_SCAN_RUN 32
+#define GK_SEGMENT_AHEAD 4 /* of them, reads that are in flight at a time */
+
+/* Items of columns at rows r, r + step, .. below `to`, GK_SEGMENT_AHEAD of them; `fill` beyond. */
+GK_FN void gk_rows_ahead(gk_vec v[GK_SEGMENT_AHEAD], GK_GLOBAL const gk_t* x, gk_i64 r, gk_i64 to, int step, gk_i64 cols, gk_i64 col, int wide,
+                         gk_f fill)
+{
+    GK_UNROLL for (int k = 0; k < GK_SEGMENT_AHEAD; k++) {
+        GK_UNROLL for (int u = 0; u < GK_W; u++) v[k].v[u] = fill;
+        if (r + k * step < to) v[k] = gk_item(x, (r + k * step) * cols + col, wide);
+    }
+}
 
 // Units: FLOATS64
 /* Launch: one block per GK_BLOCK / (tx * ty) groups. */
@@ -122,9 +125,11 @@ GK_KERNEL(segment_reduce)(GK_IN(gk_t, x), GK_IN(int, offsets), GK_OUT(gk_t, y), 
         gk_f run[GK_W];
         gk_i64 to = from + GK_SCAN_RUN * ty < p.r1 ? from + GK_SCAN_RUN * ty : p.r1;
         GK_UNROLL for (int u = 0; u < GK_W; u++) run[u] = gk_identity(mode);
-        for (gk_i64 r = from; r < to; r += ty) {
-            gk_vec v = gk_columns(x, r * cols + p.col, wide);
-            GK_UNROLL for (int u = 0; u < GK_W; u++) run[u] = gk_combine(mode, run[u], v.v[u]);
+        for (gk_i64 r = from; r < to; r += GK_SEGMENT_AHEAD * ty) {
+            gk_vec v[GK_SEGMENT_AHEAD];
+            gk_rows_ahead(v, x, r, to, ty, cols, p.col, wide, gk_identity(mode));
+            GK_UNROLL for (int k = 0; k < GK_SEGMENT_AHEAD; k++)
+                GK_UNROLL for (int u = 0; u < GK_W; u++) run[u] = gk_combine(mode, run[u], v[k].v[u]);
         }
         GK_UNROLL for (int u = 0; u < GK_W; u++) a[u] = gk_combine(mode, a[u], run[u]);
     }
@@ -138,13 +143,15 @@ GK_KERNEL(segment_reduce)(GK_IN(gk_t, x), GK_IN(int, offsets), GK_OUT(gk_t, y), 
         gk_f run[GK_W];
         gk_i64 to = from + GK_SCAN_RUN * ty < end ? from + GK_SCAN_RUN * ty : end;
         GK_UNROLL for (int u = 0; u < GK_W; u++) run[u] = GK_R(0.0);
-        for (gk_i64 r = from; r < to; r += ty) {
-            gk_vec v = gk_columns(x, r * cols + p.col, wide);
-            GK_UNROLL for (int u = 0; u < GK_W; u++) {
-                gk_f d = v.v[u] - a[u];
-                if (mode < GK_VAR) d = v.v[u] == a[u] ? GK_R(1.0) : GK_R(0.0);
-                run[u] += d * d;
-            }
+        for (gk_i64 r = from; r < to; r += GK_SEGMENT_AHEAD * ty) {
+            gk_vec v[GK_SEGMENT_AHEAD];
+            gk_rows_ahead(v, x, r, to, ty, cols, p.col, wide, GK_R(0.0));
+            GK_UNROLL for (int k = 0; k < GK_SEGMENT_AHEAD; k++)
+                GK_UNROLL for (int u = 0; u < GK_W; u++) {
+                    gk_f d = v[k].v[u] - a[u];
+                    if (mode < GK_VAR) d = v[k].v[u] == a[u] ? GK_R(1.0) : GK_R(0.0);
+                    run[u] += r + k * ty < to ? d * d : GK_R(0.0);
+                }
         }
         GK_UNROLL for (int u = 0; u < GK_W; u++) b[u] += run[u];
     }
@@ -169,10 +176,10 @@ GK_KERNEL(segment_combine)(GK_IN(gk_f, part), GK_IN(int, offsets), GK_OUT(gk_t, 
     GK_BIND_IN(gk_f, part); GK_BIND_IN(int, offsets); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, state);
     gk_i64 n = dims.v[0], cols = dims.v[1];
     for (gk_i64 i = gk_gid(); i < dims.v[2] * cols; i += gk_gsize()) {
-        gk_i64 s = i / cols, col = i - s * cols, lo = gk_index(offsets, s, dims.v[7]), hi = gk_index(offsets, s + 1, dims.v[7]), before = 0;
+        gk_i64 s = gk_quot(i, cols), col = i - s * cols, lo = gk_index(offsets, s, dims.v[7]), hi = gk_index(offsets, s + 1, dims.v[7]), before = 0;
         lo = lo < 0 ? 0 : lo > n ? n : lo;
         hi = hi < lo ? lo : hi > n ? n : hi;
-        gk_i64 per = (hi - lo + dims.v[5] - 1) / dims.v[5];
+        gk_i64 per = gk_quot(hi - lo + dims.v[5] - 1, dims.v[5]);
         gk_f a = gk_identity(mode), b = GK_R(0.0);
         for (gk_i64 k = 0; k < dims.v[5]; k++) {
             gk_i64 rows = hi - lo - k * per < per ? hi - lo - k * per : per;
@@ -211,7 +218,7 @@ GK_KERNEL(segment_spread)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(int, offsets), 
         a.v[u] = GK_R(0.0);
     }
     if (covered && p.r0 < p.r1) {
-        g = gk_columns(dy, (gk_i64)p.s * cols + p.col, wide);
+        g = gk_item(dy, (gk_i64)p.s * cols + p.col, wide);
         GK_UNROLL for (int u = 0; u < GK_W; u++) {
             if (u > 0 && !wide) continue;
             gk_f b = GK_R(0.0);
@@ -229,7 +236,7 @@ GK_KERNEL(segment_spread)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(int, offsets), 
         gk_i64 at = r * cols + p.col;
         gk_vec d = g;
         if (covered && mode >= GK_MAX) {
-            gk_vec v = gk_columns(x, at, wide);
+            gk_vec v = gk_item(x, at, wide);
             GK_UNROLL for (int u = 0; u < GK_W; u++) {
                 if (mode >= GK_VAR) d.v[u] *= v.v[u] - a.v[u];
                 else if (v.v[u] != a.v[u] && !gk_isnan(a.v[u])) d.v[u] = GK_R(0.0);

@@ -222,24 +222,66 @@ typedef struct {
     int wide, rank, mode, accumulate;
 } gk_pad_nd_args;
 
+/* An item of y: its place on the innermost axis, and what the other axes add to positions in x and y; `in`: they lie inside x. */
+typedef struct { gk_i64 ix, iy, inner; int in; } gk_pad_place;
+
+GK_FN gk_pad_place gk_pad_place_of(gk_i64 i, const gk_pad_nd_args* args)
+{
+    gk_pad_place p;
+    int last = args->rank - 1;
+    p.ix = 0; p.iy = 0; p.inner = 0; p.in = 1;
+    GK_AXES(i, args->n, args->rank, args->shape, args->magic, {
+        if (d == last) {
+            p.inner = r;
+        } else {
+            gk_i64 s = gk_pad_source(r - args->before.v[d], args->size.v[d], args->mode);
+            if (s < 0) p.in = 0;
+            p.ix += s * args->sx.v[d];
+            p.iy += r * args->sy.v[d];
+        }
+    });
+    return p;
+}
+
 /* y[p] (+)= x[p - before], what lies outside x by `mode` (a constant pattern, mirrored, border, wrapped around). `size`: x's shape. Items of
- * y; a wide innermost axis is not padded. Reference: F.pad; wrapped around also torch.roll. */
+ * y; a wide innermost axis is not padded. A block takes GK_SHAPE_DEPTH runs of neighbouring items, all loaded before the first is written: a thread's
+ * next item is GK_BLOCK further on the innermost axis, unless that ends before. Reference: F.pad; wrapped around also torch.roll. */
 GK_KERNEL(pad_nd)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_BY_VALUE(gk_pad_nd_args, args))
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y);
     gk_raw16 outside = gk_make16(args.lo, args.hi, args.lo, args.hi);
     gk_b one = gk_split(outside).v[0];
-    for (gk_i64 i = gk_gid(); i < args.n; i += gk_gsize()) {
-        gk_i64 ix = 0, iy = 0;
-        int in = 1;
-        GK_AXES(i, args.n, args.rank, args.shape, args.magic, {
-            gk_i64 s = gk_pad_source(r - args.before.v[d], args.size.v[d], args.mode);
-            if (s < 0) in = 0;
-            ix += s * args.sx.v[d];
-            iy += r * args.sy.v[d];
-        });
-        if (args.wide) gk_putv(y, iy, gk_split(in ? gk_load16((GK_GLOBAL const void*)(x + ix)) : outside), args.accumulate);
-        else gk_put(y, iy, in ? ((GK_GLOBAL const gk_b*)x)[ix] : one, args.accumulate);
+    int last = args.rank - 1;
+    gk_i64 end = args.shape.v[last], before = args.before.v[last], size = args.size.v[last], sx = args.sx.v[last], sy = args.sy.v[last];
+    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_SHAPE_DEPTH) + gk_lid(); i < args.n; i += gk_gsize() * GK_SHAPE_DEPTH) {
+        gk_i64 to[GK_SHAPE_DEPTH], from[GK_SHAPE_DEPTH];
+        gk_pad_place p = gk_pad_place_of(i, &args);
+        int shown = 0;
+        GK_UNROLL for (int u = 0; u < GK_SHAPE_DEPTH; u++) {
+            if (u > 0) p.inner += GK_BLOCK;
+            if (u > 0 && p.inner >= end && i + u * GK_BLOCK < args.n) p = gk_pad_place_of(i + u * GK_BLOCK, &args);
+            gk_i64 s = gk_pad_source(p.inner - before, size, args.mode);
+            if (p.in && s >= 0 && i + u * GK_BLOCK < args.n) shown |= 1 << u;
+            from[u] = p.ix + s * sx;
+            to[u] = p.iy + p.inner * sy;
+        }
+        if (args.wide) {
+            gk_raw16 q[GK_SHAPE_DEPTH];
+            GK_UNROLL for (int u = 0; u < GK_SHAPE_DEPTH; u++) {
+                q[u] = outside;
+                if (shown >> u & 1) q[u] = gk_load16((GK_GLOBAL const void*)(x + from[u]));
+            }
+            GK_UNROLL for (int u = 0; u < GK_SHAPE_DEPTH; u++)
+                if (i + u * GK_BLOCK < args.n) gk_putv(y, to[u], gk_split(q[u]), args.accumulate);
+        } else {
+            gk_b q[GK_SHAPE_DEPTH];
+            GK_UNROLL for (int u = 0; u < GK_SHAPE_DEPTH; u++) {
+                q[u] = one;
+                if (shown >> u & 1) q[u] = ((GK_GLOBAL const gk_b*)x)[from[u]];
+            }
+            GK_UNROLL for (int u = 0; u < GK_SHAPE_DEPTH; u++)
+                if (i + u * GK_BLOCK < args.n) gk_put(y, to[u], q[u], args.accumulate);
+        }
     }
 }
 
@@ -277,13 +319,22 @@ GK_KERNEL(pad_bwd_nd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int rank, GK_
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_OUT(gk_t, dx);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
-        gk_i64 at = 0, places = 1, q[8];
+        gk_i64 at = 0, places = 1, first = 0, q[8];
+        int inside = 1;
         GK_AXES(i, n, rank, shape, magic, {
+            gk_i64 p = gk_pad_reader(r, shape.v[d], before.v[d], mode, 0);
             q[d] = r;
             at += r * sdx.v[d];
+            first += p * sdy.v[d];
+            if (p < 0 || p >= padded.v[d]) inside = 0;
             places *= gk_pad_readers(r, shape.v[d], padded.v[d], before.v[d], mode);
         });
         gk_f sum = 0;
+        /* Most cells are shown once. */
+        if (places == 1 && inside) {
+            sum = gk_load(dy, first);
+            places = 0;
+        }
         for (gk_i64 place = 0; place < places; place++) {
             gk_i64 rest = place, from = 0;
             int in = 1;
@@ -306,12 +357,13 @@ GK_KERNEL(pad_bwd_nd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int rank, GK_
 
 typedef struct {
     gk_dims shape, magic, sdy, sdx;
-    gk_i64 n, len, step, places, stride;
+    gk_i64 n, len, step, by_step, places, stride;
     int rank, axis, mode, wide, accumulate;
 } gk_run_sum_args;
 
 /* dx[.., t, ..] (+)= sum over j of dy[.., t, j, ..] for the places j that show cell t of an axis: `len` copies of each cell, the copies
- * between two offsets, or the windows of `len` every `step` that contain it. `sdy` steps to cell t, `stride` from one j to the next. Items of dx.
+ * between two offsets, or the windows of `len` every `step` (`by_step` divides by it) that contain it. `sdy` steps to cell t, `stride` from one j
+ * to the next. Items of dx.
  * Reference: gradients of torch.repeat_interleave and x.unfold. */
 GK_KERNEL(run_sum)(GK_IN(gk_t, dy), GK_IN(gk_i64, offsets), GK_OUT(gk_t, dx), GK_BY_VALUE(gk_run_sum_args, args))
 {
@@ -330,8 +382,8 @@ GK_KERNEL(run_sum)(GK_IN(gk_t, dy), GK_IN(gk_i64, offsets), GK_OUT(gk_t, dx), GK
             lo = offsets[t];
             hi = offsets[t + 1];
         } else {
-            lo = t < args.len ? 0 : (t - args.len) / args.step + 1;
-            hi = t / args.step + 1;
+            lo = t < args.len ? 0 : gk_over(t - args.len, args.n, args.step, args.by_step) + 1;
+            hi = gk_over(t, args.n, args.step, args.by_step) + 1;
         }
         if (hi > args.places) hi = args.places;
         if (args.wide) {

@@ -103,10 +103,34 @@ fn draw_halving(s: &mut Sample, dilated: bool) {
     s.arg("p", side - 2);
 }
 
+/// Windows of 3 x 3 or 5 x 5 around every cell over rows of whole 16-byte items, which have kernels of their own.
+fn draw_sliding(s: &mut Sample, dilated: bool) {
+    let shape = [2, 3, 1 + s.below(18), s.vector() * (1 + s.below(5))];
+    let side = if shape[2].min(shape[3]) < 4 { 3 } else { 3 + 2 * s.below(2) };
+    s.put("x", &shape, if dilated { Coarse } else { Any });
+    s.arg("k", side);
+    s.arg("s", 1);
+    s.arg("p", side / 2);
+    if !dilated {
+        let include = s.coin();
+        s.arg("count_include_pad", include);
+    }
+}
+
 /// x and windows over `nd` axes.
 fn draw(s: &mut Sample, nd: usize, dilated: bool) {
-    if nd == 2 && s.aligned() == Some(1) {
-        return draw_halving(s, dilated);
+    match s.aligned().filter(|_| nd == 2) {
+        Some(1) => return draw_halving(s, dilated),
+        Some(2) => return draw_sliding(s, dilated),
+        Some(3) => {
+            draw_halving(s, dilated);
+            // What is inside alone counts.
+            if !dilated {
+                s.arg("count_include_pad", false);
+            }
+            return;
+        }
+        _ => {}
     }
     let mut shape = batch(s);
     let (mut kernel, mut stride, mut padding, mut dilation) = (vec![], vec![], vec![], vec![]);

@@ -143,8 +143,21 @@ fn size(s: &mut Sample) -> usize {
     if s.small { 1 + s.below(4) } else { [1, 2, 3, 5, 8, 16, 19][s.below(7)] }
 }
 
+/// Images whose sides double linearly, which have a kernel of their own.
+fn draw_linear_doubling(s: &mut Sample) {
+    let (h, w) = (2 + s.below(20), 8 * (1 + s.below(9)));
+    s.put("x", &[2, 3, h, w], Any);
+    s.arg("size", vec![2 * h, 2 * w]);
+    s.arg("mode", "linear");
+    s.arg("align_corners", false);
+    s.arg("antialias", false);
+}
+
 /// x and the size that it is brought to.
 fn draw_interpolate(s: &mut Sample) {
+    if s.aligned() == Some(1) {
+        return draw_linear_doubling(s);
+    }
     let nd = 1 + s.below(if s.small { 2 } else { 3 });
     let mode = ["nearest", "nearest-exact", "linear", "linear", "cubic", "area"][s.below(6)];
     let mut shape = batch(s);

@@ -144,7 +144,9 @@ impl RandomOps for Engine {
             let grid = Grid::Blocks([rows.min(1 << 20), 1, 1]);
             return self.launch(&CATEGORICAL_GUMBEL, dt, "", grid, &args);
         }
-        let sums = self.scratch(DType::F32, rows * k)?;
+        // Sums after runs of GK_SUM_RUN elements: those of the run that a sample falls into are added again.
+        const RUN: usize = 32;
+        let sums = self.scratch(DType::F32, rows * k.div_ceil(RUN))?;
         let cum = self.arg_in(&sums.view());
         let args = CategoricalSumsArgs {
             p: self.arg_in(&p),
@@ -154,8 +156,11 @@ impl RandomOps for Engine {
             err: self.arg_error(),
             code: code_of_op(OP),
         };
-        self.launch(&CATEGORICAL_SUMS, dt, "", Grid::Stride(rows), &args)?;
+        // Blocks take tiles of 32 rows.
+        let blocks = rows.div_ceil(32).min(1 << 20);
+        self.launch(&CATEGORICAL_SUMS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         let args = CategoricalSearchArgs {
+            p: self.arg_in(&p),
             cum,
             y,
             wide,

@@ -50,7 +50,7 @@ io_struct! {
 }
 
 /// Batch, channels, length and window of a causal convolution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct CausalShape {
     pub(crate) n: usize,
     pub(crate) c: usize,

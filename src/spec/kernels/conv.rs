@@ -131,6 +131,46 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `causal_runs`.
+    CausalRunsArgs {
+        x: In("gk_t"),
+        w: In("gk_t"),
+        bias: In("gk_t"),
+        state: In("gk_t"),
+        y: Out("gk_t"),
+        n: I64,
+        runs: I64,
+        channels: I64,
+        by: Dims,
+        k: I32,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `causal_runs_bwd`.
+    CausalRunsBwdArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        w: In("gk_t"),
+        bias: In("gk_t"),
+        state: In("gk_t"),
+        dx: Out("gk_t"),
+        part: Out("gk_f"),
+        n: I64,
+        runs: I64,
+        channels: I64,
+        by: Dims,
+        k: I32,
+        act: I32,
+        p: Real,
+        per: I64,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `im2col`.
     Im2colArgs {
         x: In("gk_t"),
@@ -140,6 +180,8 @@ kernel_args! {
         out: Dims,
         win: Dims,
         geo: Dims,
+        magic: Dims,
+        wide: I32,
         accumulate: I32,
     }
 }
@@ -154,6 +196,8 @@ kernel_args! {
         out: Dims,
         win: Dims,
         geo: Dims,
+        magic: Dims,
+        wide: I32,
         accumulate: I32,
     }
 }
@@ -317,6 +361,43 @@ kernel_args! {
         per: I64,
         size: Dims,
         by: Dims,
+        wide: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `conv_depthwise_large`.
+    ConvDepthwiseLargeArgs {
+        x: In("gk_t"),
+        w: In("gk_t"),
+        scale: In("gk_t"),
+        bias: In("gk_t"),
+        residual: In("gk_t"),
+        y: Out("gk_t"),
+        z: Out("gk_t"),
+        n: I64,
+        size: Dims,
+        by: Dims,
+        side: I32,
+        wide: I32,
+        back: I32,
+        accumulate: I32,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `conv_depthwise_large_weight`.
+    ConvDepthwiseLargeWeightArgs {
+        x: In("gk_t"),
+        dy: In("gk_t"),
+        part: Out("gk_f"),
+        n: I64,
+        per: I64,
+        size: Dims,
+        by: Dims,
+        side: I32,
         wide: I32,
     }
 }
@@ -529,6 +610,8 @@ kernel_table! {
     CAUSAL_INPUT: CausalInputArgs = "conv/causal.c" "causal_input" [(FLOATS64, &[])];
     CAUSAL_WEIGHT: CausalWeightArgs = "conv/causal.c" "causal_weight" [(FLOATS64, &[])];
     CAUSAL_COMBINE: CausalCombineArgs = "conv/causal.c" "causal_combine" [(FLOATS64, &[])];
+    CAUSAL_RUNS: CausalRunsArgs = "conv/causal.c" "causal_runs" [(FLOATS64, &[])];
+    CAUSAL_RUNS_BWD: CausalRunsBwdArgs = "conv/causal.c" "causal_runs_bwd" [(FLOATS64, &[])];
     IM2COL: Im2colArgs = "conv/columns.c" "im2col" [(FLOATS64, &[])];
     COL2IM: Col2imArgs = "conv/columns.c" "col2im" [(FLOATS64, &[])];
     CONV_PLAN: ConvPlanArgs = "conv/conv.c" "conv_plan" [(FLOATS64, &[])];
@@ -545,6 +628,8 @@ kernel_table! {
     DEFORM_INPUT: DeformInputArgs = "conv/deformable.c" "deform_input" [(FLOATS64, &[])];
     CONV_DEPTHWISE: ConvDepthwiseArgs = "conv/depthwise.c" "conv_depthwise" [(FLOATS64, &[])];
     CONV_DEPTHWISE_WEIGHT: ConvDepthwiseWeightArgs = "conv/depthwise.c" "conv_depthwise_weight" [(FLOATS64, &[])];
+    CONV_DEPTHWISE_LARGE: ConvDepthwiseLargeArgs = "conv/depthwise_large.c" "conv_depthwise_large" [(FLOATS64, &[])];
+    CONV_DEPTHWISE_LARGE_WEIGHT: ConvDepthwiseLargeWeightArgs = "conv/depthwise_large.c" "conv_depthwise_large_weight" [(FLOATS64, &[])];
     CONV_DIRECT: ConvDirectArgs = "conv/direct.c" "conv_direct" [(FLOATS64, &[])];
     CONV_ROWS: ConvDirectArgs = "conv/direct.c" "conv_rows" [(FLOATS64, &[])];
     CONV_DIRECT_WEIGHT: ConvDirectWeightArgs = "conv/direct.c" "conv_direct_weight" [(FLOATS64, &[])];

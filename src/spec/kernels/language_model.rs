@@ -174,15 +174,6 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `logits_widen`.
-    LogitsWidenArgs {
-        logits: In("gk_t"),
-        wide: Out("gk_f"),
-        n: I64,
-    }
-}
-
-kernel_args! {
     /// Arguments of `logits_penalize`.
     LogitsPenalizeArgs {
         logits: In("gk_t"),
@@ -208,6 +199,7 @@ kernel_args! {
         parts: I64,
         scale: Real,
         min_p: Real,
+        items: I32,
     }
 }
 
@@ -299,7 +291,6 @@ kernel_table! {
     LM_ITEMS: LmItemsArgs = "language_model/linear_cross_entropy.c" "lm_items" [(FLOATS64, &[])];
     LM_COUNTED: LmCountedArgs = "language_model/linear_cross_entropy.c" "lm_counted" [(FLOATS64, &[])];
     LM_GRAD: LmGradArgs = "language_model/linear_cross_entropy.c" "lm_grad" [(FLOATS64, &[])];
-    LOGITS_WIDEN: LogitsWidenArgs = "language_model/sampling.c" "logits_widen" [(FLOATS64, &[])];
     LOGITS_PENALIZE: LogitsPenalizeArgs = "language_model/sampling.c" "logits_penalize" [(FLOATS64, &[])];
     LOGITS_PROCESS: LogitsProcessArgs = "language_model/sampling.c" "logits_process" [(FLOATS64, &[])];
     LOGITS_SECTIONS: LogitsSectionsArgs = "language_model/sampling.c" "logits_sections" [(FLOATS64, &[])];

@@ -510,6 +510,8 @@ kernel_args! {
         N: I64,
         C: I64,
         S: I64,
+        tx: I32,
+        wide: I32,
         ignore: I64,
         smooth: Real,
     }
@@ -525,19 +527,6 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `cross_entropy_prob_sum`.
-    CrossEntropyProbSumArgs {
-        prob: In("gk_t"),
-        w: In("gk_t"),
-        sum: Out("gk_f"),
-        N: I64,
-        C: I64,
-        S: I64,
-        smooth: Real,
-    }
-}
-
-kernel_args! {
     /// Arguments of `cross_entropy_bwd_rows`.
     CrossEntropyBwdRowsArgs {
         x: In("gk_t"),
@@ -546,7 +535,7 @@ kernel_args! {
         prob: In("gk_t"),
         probs: I32,
         w: In("gk_t"),
-        wsums: In("gk_f"),
+        wsum: In("gk_f"),
         lse: In("gk_f"),
         gy: In("gk_t"),
         each: I32,
@@ -574,7 +563,7 @@ kernel_args! {
         prob: In("gk_t"),
         probs: I32,
         w: In("gk_t"),
-        wsums: In("gk_f"),
+        wsum: In("gk_f"),
         lse: In("gk_f"),
         gy: In("gk_t"),
         each: I32,
@@ -586,6 +575,8 @@ kernel_args! {
         N: I64,
         C: I64,
         S: I64,
+        tx: I32,
+        wide: I32,
         ignore: I64,
         smooth: Real,
         accumulate: I32,
@@ -699,8 +690,7 @@ kernel_args! {
         chunks: I64,
         partial: In("gk_f"),
         y: Out("gk_t"),
-        item: Out("gk_f"),
-        weight: Out("gk_f"),
+        pairs: Out("gk_f"),
     }
     args {
         p0: Real,
@@ -773,7 +763,8 @@ kernel_args! {
         flags: I32,
         gy: In("gk_t"),
         each: I32,
-        d2: Out("gk_t"),
+        parts: I64,
+        sums: Out("gk_f"),
     }
     args {
         p0: Real,
@@ -782,7 +773,17 @@ kernel_args! {
         p3: Real,
         factor: Real,
         gy_f32: I32,
-        acc: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `row_shared_sum`.
+    RowSharedSumArgs {
+        sums: In("gk_f"),
+        len: I64,
+        parts: I64,
+        d: Out("gk_t"),
+        accumulate: I32,
     }
 }
 
@@ -898,7 +899,6 @@ kernel_table! {
     CROSS_ENTROPY_ROWS: CrossEntropyRowsArgs = "loss/loss.c" "cross_entropy_rows" [(FLOATS64, &[])];
     CROSS_ENTROPY_INNER: CrossEntropyInnerArgs = "loss/loss.c" "cross_entropy_inner" [(FLOATS64, &[])];
     CROSS_ENTROPY_WEIGHT_SUM: CrossEntropyWeightSumArgs = "loss/loss.c" "cross_entropy_weight_sum" [(FLOATS64, &[])];
-    CROSS_ENTROPY_PROB_SUM: CrossEntropyProbSumArgs = "loss/loss.c" "cross_entropy_prob_sum" [(FLOATS64, &[])];
     CROSS_ENTROPY_BWD_ROWS: CrossEntropyBwdRowsArgs = "loss/loss.c" "cross_entropy_bwd_rows" [(FLOATS64, &[])];
     CROSS_ENTROPY_BWD_INNER: CrossEntropyBwdInnerArgs = "loss/loss.c" "cross_entropy_bwd_inner" [(FLOATS64, &[])];
     MARGIN_ITEMS: MarginItemsArgs = "loss/margin.c" "margin_items" [(FLOATS64, &[])];
@@ -907,6 +907,7 @@ kernel_table! {
     ROW_ITEMS: RowItemsArgs = "loss/rows.c" "row_items" [(FLOATS64, ROW_LOSSES)];
     ROW_GRAD: RowGradArgs = "loss/rows.c" "row_grad" [(FLOATS64, ROW_LOSSES)];
     ROW_SHARED: RowSharedArgs = "loss/rows.c" "row_shared" [(FLOATS64, ROW_LOSSES)];
+    ROW_SHARED_SUM: RowSharedSumArgs = "loss/rows.c" "row_shared_sum" [(FLOATS64, &[])];
     STFT_TABLE: StftTableArgs = "loss/stft.c" "stft_table" [(FLOATS64, &[])];
     STFT_SUMS: StftSumsArgs = "loss/stft.c" "stft_sums" [(FLOATS64, &[])];
     STFT_FINISH: StftFinishArgs = "loss/stft.c" "stft_finish" [(FLOATS64, &[])];

@@ -4,7 +4,7 @@
 use crate::spec::{FLOATS64, kernel_args, kernel_table};
 
 kernel_args! {
-    /// Arguments of `max_pool_halve`.
+    /// Arguments of `max_pool_halve`, `max_pool_slide`.
     MaxPoolHalveArgs {
         x: In("gk_t"),
         y: Out("gk_t"),
@@ -17,7 +17,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `avg_pool_halve`.
+    /// Arguments of `avg_pool_halve`, `avg_pool_slide`.
     AvgPoolHalveArgs {
         x: In("gk_t"),
         y: Out("gk_t"),
@@ -204,4 +204,6 @@ kernel_table! {
     AVG_POOL_ROWS: AvgPoolRowsArgs = "pool/pool.c" "avg_pool_rows" [(FLOATS64, &[])];
     MAX_POOL_BWD: MaxPoolBwdArgs = "pool/pool.c" "max_pool_bwd" [(FLOATS64, &[])];
     AVG_POOL_BWD: AvgPoolBwdArgs = "pool/pool.c" "avg_pool_bwd" [(FLOATS64, &[])];
+    MAX_POOL_SLIDE: MaxPoolHalveArgs = "pool/sliding.c" "max_pool_slide" [(FLOATS64, &[])];
+    AVG_POOL_SLIDE: AvgPoolHalveArgs = "pool/sliding.c" "avg_pool_slide" [(FLOATS64, &[])];
 }

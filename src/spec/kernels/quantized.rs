@@ -4,35 +4,6 @@
 use crate::spec::{F32, FLOATS, FLOATS64, kernel_args, kernel_table};
 
 kernel_args! {
-    /// Arguments of `quantize`.
-    QuantizeArgs {
-        x: In("gk_t"),
-        largest: In("gk_t"),
-        q: Out("gk_u8"),
-        scale: Out("float"),
-        n: I64,
-        k: I64,
-        scales: I64,
-        form: Dims,
-        most: Real,
-        wide: I32,
-    }
-}
-
-kernel_args! {
-    /// Arguments of `dequantize`.
-    DequantizeArgs {
-        q: In("gk_u8"),
-        scale: In("gk_u8"),
-        y: Out("gk_t"),
-        n: I64,
-        k: I64,
-        form: Dims,
-        wide: I32,
-    }
-}
-
-kernel_args! {
     /// Arguments of `quant_tile`.
     QuantTileArgs {
         a: In("gk_u8"),
@@ -75,6 +46,49 @@ kernel_args! {
         n: I64,
         k: I64,
         form: Dims,
+        shift: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `quantize_short`, `quantize_medium`, `quantize_long`.
+    QuantizeShortArgs {
+        x: In("gk_t"),
+        q: Out("gk_u8"),
+        scale: Out("float"),
+        groups: I64,
+        runs: I32,
+        lanes: I32,
+        code: I32,
+        most: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `quantize`.
+    QuantizeArgs {
+        x: In("gk_t"),
+        largest: In("gk_t"),
+        q: Out("gk_u8"),
+        scale: Out("float"),
+        n: I64,
+        size: I64,
+        scales: I64,
+        code: I32,
+        most: Real,
+        wide: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `dequantize`.
+    DequantizeArgs {
+        q: In("gk_u8"),
+        scale: In("float"),
+        y: Out("gk_t"),
+        n: I64,
+        size: I64,
+        code: I32,
         wide: I32,
     }
 }
@@ -86,6 +100,7 @@ kernel_args! {
         values: Out("gk_t"),
         index: Out("gk_u8"),
         groups: I64,
+        wide: I32,
     }
 }
 
@@ -96,16 +111,20 @@ kernel_args! {
         index: In("gk_u8"),
         y: Out("gk_t"),
         groups: I64,
+        wide: I32,
     }
 }
 
 kernel_table! {
     Quantized;
-    QUANTIZE: QuantizeArgs = "quantized/quantized.c" "quantize" [(FLOATS, &[])];
-    DEQUANTIZE: DequantizeArgs = "quantized/quantized.c" "dequantize" [(FLOATS, &[])];
-    QUANT_TILE: QuantTileArgs = "quantized/quantized.c" "quant_tile" [(FLOATS, &[])];
-    QUANT_INT: QuantIntArgs = "quantized/quantized.c" "quant_int" [(F32, &[])];
-    QUANT_ROWS: QuantRowsArgs = "quantized/quantized.c" "quant_rows" [(FLOATS, &[])];
-    SPARSE_PACK: SparsePackArgs = "quantized/quantized.c" "sparse_pack" [(FLOATS64, &[])];
-    SPARSE_UNPACK: SparseUnpackArgs = "quantized/quantized.c" "sparse_unpack" [(FLOATS64, &[])];
+    QUANT_TILE: QuantTileArgs = "quantized/product.c" "quant_tile" [(FLOATS, &[])];
+    QUANT_INT: QuantIntArgs = "quantized/product.c" "quant_int" [(F32, &[])];
+    QUANT_ROWS: QuantRowsArgs = "quantized/product.c" "quant_rows" [(FLOATS, &[])];
+    QUANTIZE_SHORT: QuantizeShortArgs = "quantized/quantize.c" "quantize_short" [(FLOATS, &[])];
+    QUANTIZE_MEDIUM: QuantizeShortArgs = "quantized/quantize.c" "quantize_medium" [(FLOATS, &[])];
+    QUANTIZE_LONG: QuantizeShortArgs = "quantized/quantize.c" "quantize_long" [(FLOATS, &[])];
+    QUANTIZE: QuantizeArgs = "quantized/quantize.c" "quantize" [(FLOATS, &[])];
+    DEQUANTIZE: DequantizeArgs = "quantized/quantize.c" "dequantize" [(FLOATS, &[])];
+    SPARSE_PACK: SparsePackArgs = "quantized/sparse.c" "sparse_pack" [(FLOATS64, &[])];
+    SPARSE_UNPACK: SparseUnpackArgs = "quantized/sparse.c" "sparse_unpack" [(FLOATS64, &[])];
 }

@@ -99,6 +99,7 @@ kernel_args! {
 kernel_args! {
     /// Arguments of `categorical_search`.
     CategoricalSearchArgs {
+        p: In("gk_t"),
         cum: In("float"),
         y: Out("int"),
         wide: I32,

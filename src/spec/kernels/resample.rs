@@ -5,6 +5,29 @@ use crate::spec::resample::SAMPLE_MODES;
 use crate::spec::{FLOATS64, kernel_args, kernel_table};
 
 kernel_args! {
+    /// Arguments of `linear_twice`.
+    LinearTwiceArgs {
+        x: In("gk_t"),
+        y: Out("gk_t"),
+        n: I64,
+        size: Dims,
+        by: Dims,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `linear_twice_bwd`.
+    LinearTwiceBwdArgs {
+        dy: In("gk_t"),
+        dx: Out("gk_t"),
+        n: I64,
+        size: Dims,
+        by: Dims,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `grid_sample`.
     GridSampleArgs {
         x: In("gk_t"),
@@ -344,6 +367,8 @@ kernel_args! {
 
 kernel_table! {
     Resample;
+    LINEAR_TWICE: LinearTwiceArgs = "resample/doubling.c" "linear_twice" [(FLOATS64, &[])];
+    LINEAR_TWICE_BWD: LinearTwiceBwdArgs = "resample/doubling.c" "linear_twice_bwd" [(FLOATS64, &[])];
     GRID_SAMPLE: GridSampleArgs = "resample/grid_sample.c" "grid_sample" [(FLOATS64, SAMPLE_MODES)];
     GRID_SAMPLE_DGRID: GridSampleDgridArgs = "resample/grid_sample.c" "grid_sample_dgrid" [(FLOATS64, SAMPLE_MODES)];
     GRID_SAMPLE_KEYS: GridSampleKeysArgs = "resample/grid_sample.c" "grid_sample_keys" [(FLOATS64, SAMPLE_MODES)];

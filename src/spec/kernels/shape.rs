@@ -167,6 +167,7 @@ kernel_args! {
         n: I64,
         len: I64,
         step: I64,
+        by_step: I64,
         places: I64,
         stride: I64,
         rank: I32,

@@ -105,10 +105,11 @@ pub(super) fn draw_depthwise(s: &mut Sample) {
     if s.coin() {
         (d.stride, d.dilation) = (vec![1, d.stride[1]], vec![1, d.dilation[1]]);
     }
-    // 3 x 3 taps that keep the map's size have kernels of their own.
-    if s.aligned() == Some(1) {
+    // Square windows that keep the map's size have kernels of their own.
+    if let Some(i @ 1..=3) = s.aligned() {
+        let side = 2 * i + 1;
         d.n = d.n.max(1);
-        (d.kernel, d.stride, d.pad, d.dilation) = (vec![3; 2], vec![1; 2], vec![1; 2], vec![1; 2]);
+        (d.kernel, d.stride, d.pad, d.dilation) = (vec![side; 2], vec![1; 2], vec![i; 2], vec![1; 2]);
     }
     let input = d.input(s);
     s.put("x", &cat(&[d.n, d.groups], &input), Any);
@@ -136,8 +137,19 @@ pub(super) fn draw_transpose(s: &mut Sample, axes: usize) {
 }
 
 pub(super) fn draw_causal(s: &mut Sample) {
-    let (n, c, kk) = (1 + s.below(3), 1 + s.below(5), 1 + s.below(6));
-    let len = if s.small { 1 + s.below(5) } else { [1, 2, 31, 257, 1000, 0][s.below(6)] };
+    let (n, c, mut kk) = (1 + s.below(3), 1 + s.below(5), 1 + s.below(6));
+    // A few taps over rows of whole 16-byte items, which have kernels of their own.
+    let runs = s.aligned().is_some_and(|i| i % 2 == 0).then(|| s.vector() * [1, 2, 77, 300][s.below(4)]);
+    if runs.is_some() {
+        kk = 1 + s.below(s.vector().clamp(3, 4));
+    }
+    let len = if let Some(len) = runs {
+        len
+    } else if s.small {
+        1 + s.below(5)
+    } else {
+        [1, 2, 31, 257, 1000, 0][s.below(6)]
+    };
     s.put("x", &[n, c, len], Any);
     s.put("w", &[c, kk], Any);
     s.put("b", &[c], Any);

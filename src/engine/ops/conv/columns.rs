@@ -4,11 +4,18 @@ use super::Gathered;
 use super::plan::COLUMNS_LIMIT;
 use crate::buffer::{Buffer, GradMut, View};
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, dims};
+use crate::engine::launch::{Grid, aligned16, dims};
+use crate::engine::ops::shape::strided::magic;
 use crate::error::Result;
 use crate::ops::conv::*;
 use crate::ops::gemm::{Gemm, GemmIo, GemmOps};
 use crate::spec::kernels::conv::*;
+
+/// Elements of a row that a thread has: 16 bytes where rows are whole ones.
+fn run_of(v: &View<'_>, [.., width]: [usize; 3]) -> usize {
+    let vector = 16 / v.dtype().size();
+    if aligned16(v) && width.is_multiple_of(vector) { vector } else { 1 }
+}
 
 impl Engine {
     /// The adjoint of a convolution in f32 or f64: columns = w^T x for some images at a time, which are added up to y.
@@ -34,17 +41,22 @@ impl Engine {
 
     /// x = or += sums of the columns' elements.
     fn add_columns(&self, s: &ConvShape, columns: &View<'_>, x: &View<'_>, accumulate: bool) -> Result<()> {
+        let run = run_of(x, s.input);
+        let [d, h, w] = s.input;
+        let items = x.numel() / run;
         let args = Col2imArgs {
             col: self.arg_in(columns),
             x: self.arg_in(x),
-            n: x.numel() as i64,
+            n: items as i64,
             img: dims(s.input),
             out: dims(s.output),
             win: dims(s.kernel.into_iter().chain(s.stride)),
             geo: dims(s.pad.into_iter().chain(s.dilation)),
+            magic: magic([d, h, w / run].into_iter().chain(s.stride)),
+            wide: i32::from(run > 1),
             accumulate: i32::from(accumulate),
         };
-        self.launch(&COL2IM, x.dtype(), "", Grid::Stride(x.numel()), &args)
+        self.launch(&COL2IM, x.dtype(), "", Grid::Stride(items), &args)
     }
 
     /// im2col and col2im.
@@ -65,16 +77,20 @@ impl Engine {
         if !gather {
             return self.add_columns(&s, &from, &out, to.accumulate);
         }
+        let (run, [d, h, w], [kd, kh, kw]) = (run_of(&out, s.output), s.output, s.kernel);
+        let items = out.numel() / kw.max(1) / run;
         let args = Im2colArgs {
             x: self.arg_in(&from),
             col: self.arg_in(&out),
-            n: out.numel() as i64,
+            n: items as i64,
             img: dims(s.input),
             out: dims(s.output),
             win: dims(s.kernel.into_iter().chain(s.stride)),
             geo: dims(s.pad.into_iter().chain(s.dilation)),
+            magic: magic([d, h, w / run, kd * kh, kh]),
+            wide: i32::from(run > 1),
             accumulate: i32::from(to.accumulate),
         };
-        self.launch(&IM2COL, out.dtype(), "", Grid::Stride(out.numel()), &args)
+        self.launch(&IM2COL, out.dtype(), "", Grid::Stride(items), &args)
     }
 }

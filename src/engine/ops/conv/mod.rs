@@ -325,6 +325,29 @@ impl Engine {
             let ConvDirectArgs { x, w, scale, bias, residual, y, z, back, accumulate, .. } = args;
             let views = [&q.x, &q.y.as_view()];
             let DepthwiseArgs { items, size, by, wide } = DepthwiseArgs::forward(s, d, m, views);
+            let n = items as i64;
+            if d.side > 3 {
+                let side = d.side as i32;
+                let args = ConvDepthwiseLargeArgs {
+                    x,
+                    w,
+                    scale,
+                    bias,
+                    residual,
+                    y,
+                    z,
+                    n,
+                    size,
+                    by,
+                    side,
+                    wide,
+                    back,
+                    accumulate,
+                    act,
+                    p,
+                };
+                return self.launch(&CONV_DEPTHWISE_LARGE, dtype, "", Grid::Stride(items), &args);
+            }
             let args = ConvDepthwiseArgs {
                 x,
                 w,
@@ -333,7 +356,7 @@ impl Engine {
                 residual,
                 y,
                 z,
-                n: items as i64,
+                n,
                 size,
                 by,
                 wide,

@@ -144,18 +144,16 @@ impl Engine {
     ) -> Result<()> {
         let DepthwiseArgs { items: n, size, by, wide } = DepthwiseArgs::weight(s, d, [&x, &dy]);
         let part = self.scratch(x.dtype().accumulator(), splits * g.out.numel())?;
-        let args = ConvDepthwiseWeightArgs {
-            x: self.arg_in(&x),
-            dy: self.arg_in(&dy),
-            part: self.arg_in(&part.view()),
-            n: n as i64,
-            per: per as i64,
-            size,
-            by,
-            wide,
-        };
-        let grid = Grid::Blocks([s.co * splits, 1, 1]);
-        self.launch(&CONV_DEPTHWISE_WEIGHT, x.dtype(), "", grid, &args)?;
+        let (grid, dtype) = (Grid::Blocks([s.co * splits, 1, 1]), x.dtype());
+        let (x, dy, sums) = (self.arg_in(&x), self.arg_in(&dy), self.arg_in(&part.view()));
+        let (n, per, side) = (n as i64, per as i64, d.side as i32);
+        if d.side > 3 {
+            let args = ConvDepthwiseLargeWeightArgs { x, dy, part: sums, n, per, size, by, side, wide };
+            self.launch(&CONV_DEPTHWISE_LARGE_WEIGHT, dtype, "", grid, &args)?;
+        } else {
+            let args = ConvDepthwiseWeightArgs { x, dy, part: sums, n, per, size, by, wide };
+            self.launch(&CONV_DEPTHWISE_WEIGHT, dtype, "", grid, &args)?;
+        }
         self.conv_join(&g, Some(&part.view()), splits)
     }
 }

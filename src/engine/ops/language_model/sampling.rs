@@ -5,10 +5,12 @@ use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
+use crate::engine::geometry::Alignment;
 use crate::engine::launch::{Grid, aligned16, code_of_op, long};
 use crate::engine::ops::random::RngArgs;
 use crate::error::Result;
 use crate::ops::core::Choice;
+use crate::ops::elementwise::ElementwiseOps;
 use crate::ops::language_model::*;
 use crate::ops::random::Rng;
 use crate::spec::kernels::language_model::*;
@@ -36,9 +38,7 @@ impl Engine {
         let Some(prev) = prev.filter(|v| p.penalises() && v.numel() > 0) else { return Ok(None) };
         let (dt, n) = (logits.dtype(), logits.numel());
         let wide = self.scratch(dt.accumulator(), n)?;
-        let args =
-            LogitsWidenArgs { logits: self.arg_in(logits), wide: self.arg_in(&wide.view()), n: long(n) };
-        self.launch(&LOGITS_WIDEN, dt, "", Grid::Stride(n), &args)?;
+        self.cast(logits.reshape(&[n])?, wide.alias_mut())?;
         let args = LogitsPenalizeArgs {
             logits: self.arg_in(logits),
             prev: self.arg_in(prev),
@@ -381,6 +381,7 @@ impl SamplingOps for Engine {
         let l = Logits::new(self, p, &logits, penalised.as_ref());
         let kept = if l.filtered() || p.min_p > 0.0 { Some(l.kept(OP)?) } else { None };
         let parts = vocab.div_ceil(PROCESSED).max(1);
+        let whole = Alignment::of(l.dtype, [&logits, &y.as_view()]).whole(vocab);
         let args = LogitsProcessArgs {
             logits: l.logits,
             wide: l.wide,
@@ -390,6 +391,7 @@ impl SamplingOps for Engine {
             parts: long(parts),
             scale: l.scale,
             min_p: p.min_p,
+            items: i32::from(whole),
         };
         self.launch(&LOGITS_PROCESS, l.dtype, "", Grid::Blocks([rows * parts, 1, 1]), &args)
     }

@@ -99,7 +99,10 @@ impl Engine {
     /// What serves 4096 rows of 1024 classes or elements.
     pub(crate) fn explain_loss(&self, op: &'static str) -> Result<Choice> {
         if op.starts_with("cross_entropy") {
-            return self.explain_problem(op, &CrossEntropyProblem { n: 4096, c: 1024, s: 1, aligned: true });
+            return self.explain_problem(
+                op,
+                &CrossEntropyProblem { n: 4096, c: 1024, s: 1, aligned: true, vector: 4 },
+            );
         }
         let p = RowLossProblem { rows: 4096, len: 1024, sums: true, interleaved: false };
         self.explain_problem(op, &p)
@@ -187,9 +190,9 @@ impl Engine {
         io: &LossBwd<'_>,
     ) -> Result<()> {
         let (n, dt) = (io.p.numel(), io.p.dtype());
-        let weighted = io.weight.is_some() || io.mask.is_some();
-        let written = io.dp.iter().chain(&io.dt).all(|g| aligned16(&g.out.as_view()) && !g.accumulate);
-        let wide = !weighted && !each && written && aligned16(&io.p) && aligned16(&io.t);
+        let written = io.dp.iter().chain(&io.dt).all(|g| aligned16(&g.out.as_view()));
+        let wide =
+            written && [Some(&io.p), Some(&io.t), io.weight.as_ref()].into_iter().flatten().all(aligned16);
         let (name, [a, b], flags) = loss_kernel(kind);
         let out = |g: &Option<GradMut<'_>>| self.arg_opt_out(g.as_ref().map(|g| &g.out));
         let adds = |g: &Option<GradMut<'_>>| flag(g.as_ref().is_some_and(|g| g.accumulate));
@@ -217,45 +220,27 @@ impl Engine {
         self.launch(&LOSS_BWD, dt, name, grid, &args)
     }
 
-    /// Factors of the softmax in the gradient where they are not simply C: one per position for target probabilities, a single one
-    /// for weighted label smoothing.
-    fn softmax_factors(
+    /// Sum of the class weights where label smoothing needs it: the factor of the softmax there is C without weights.
+    fn weight_sum(
         &self,
-        x: &XentShape,
+        c: usize,
         smooth: f64,
-        probs: Option<&View<'_>>,
         weight: Option<&View<'_>>,
         dt: DType,
     ) -> Result<Option<Buffer>> {
-        let acc = dt.accumulator();
-        if let Some(prob) = probs {
-            let positions = x.n * x.s;
-            let sums = self.scratch(acc, positions)?;
-            let args = CrossEntropyProbSumArgs {
-                prob: self.arg_in(prob),
-                w: self.arg_opt(weight),
-                sum: self.arg_in(&sums.view()),
-                N: x.n as i64,
-                C: x.c as i64,
-                S: x.s as i64,
-                smooth,
-            };
-            self.launch(
-                &CROSS_ENTROPY_PROB_SUM,
-                dt,
-                "",
-                Grid::Blocks([positions.min(1 << 20), 1, 1]),
-                &args,
-            )?;
-            return Ok(Some(sums));
-        }
         let Some(w) = weight.filter(|_| smooth != 0.0) else { return Ok(None) };
-        let sum = self.scratch(acc, 1)?;
+        let sum = self.scratch(dt.accumulator(), 1)?;
         let args =
-            CrossEntropyWeightSumArgs { w: self.arg_in(w), sum: self.arg_in(&sum.view()), C: x.c as i64 };
+            CrossEntropyWeightSumArgs { w: self.arg_in(w), sum: self.arg_in(&sum.view()), C: c as i64 };
         self.launch(&CROSS_ENTROPY_WEIGHT_SUM, dt, "", Grid::Blocks([1, 1, 1]), &args)?;
         Ok(Some(sum))
     }
+}
+
+/// How rows of `c` classes are read: 0 by elements, 1 in vectors, 3 with vectors of the class weights, which lie at the same places of vectors.
+fn row_vectors(wide: bool, c: usize, weight: Option<&View<'_>>, vector: usize) -> i32 {
+    let whole = c % vector == 0 && weight.is_none_or(aligned16);
+    flag(wide) | flag(wide && whole) << 1
 }
 
 impl LossOps for Engine {
@@ -408,7 +393,9 @@ impl LossOps for Engine {
         )?;
         let dt = io.x.dtype();
         let positions = x.n * x.s;
-        let problem = CrossEntropyProblem { n: x.n, c: x.c, s: x.s, aligned: aligned16(&io.x) };
+        let aligned = aligned16(&io.x) && (!x.probs || aligned16(&io.target));
+        let vector = 16 / dt.size();
+        let problem = CrossEntropyProblem { n: x.n, c: x.c, s: x.s, aligned, vector };
         let plan = if positions > 0 { Some(self.plan_with(OP, &problem, dt)?) } else { None };
         let each = p.reduction == Reduction::None;
         let items = if each { None } else { Some(self.scratch(dt.accumulator(), 2 * positions)?) };
@@ -433,6 +420,8 @@ impl LossOps for Engine {
             N: x.n as i64,
             C: x.c as i64,
             S: x.s as i64,
+            tx: 0,
+            wide: 0,
             ignore: p.ignore_index,
             smooth: p.label_smoothing,
         };
@@ -440,12 +429,13 @@ impl LossOps for Engine {
             Some(CrossEntropyPlan::Rows { lanes, blocks, wide }) => {
                 let args = args_from! { args => CrossEntropyRowsArgs
                     [x ids wide_ids prob probs w lse y item weight err code N C ignore smooth]
-                    { lanes: lanes as i32, wide: flag(wide) }
+                    { lanes: lanes as i32, wide: row_vectors(wide, x.c, io.weight.as_ref(), vector) }
                 };
                 self.launch(&CROSS_ENTROPY_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
             }
-            Some(CrossEntropyPlan::Positions) => {
-                self.launch(&CROSS_ENTROPY_INNER, dt, "", Grid::Stride(positions), &args)?;
+            Some(CrossEntropyPlan::Positions { tx, wide, blocks }) => {
+                let args = CrossEntropyInnerArgs { tx: tx as i32, wide: flag(wide), ..args };
+                self.launch(&CROSS_ENTROPY_INNER, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
             }
             None => {}
         }
@@ -476,11 +466,13 @@ impl LossOps for Engine {
             return Ok(());
         }
         let dx = &io.dx.out;
-        let aligned = aligned16(&io.x) && aligned16(&dx.as_view());
-        let problem = CrossEntropyProblem { n: x.n, c: x.c, s: x.s, aligned };
+        let aligned = aligned16(&io.x) && aligned16(&dx.as_view()) && (!x.probs || aligned16(&io.target));
+        let vector = 16 / dt.size();
+        let problem = CrossEntropyProblem { n: x.n, c: x.c, s: x.s, aligned, vector };
         let plan = self.plan_with(OP, &problem, dt)?;
         let (ids, probs) = if x.probs { (None, Some(io.target)) } else { (Some(io.target), None) };
-        let sums = self.softmax_factors(&x, p.label_smoothing, probs.as_ref(), io.weight.as_ref(), dt)?;
+        let weight = io.weight.as_ref();
+        let sum = self.weight_sum(x.c, p.label_smoothing, weight.filter(|_| !x.probs), dt)?;
         let args = CrossEntropyBwdInnerArgs {
             x: self.arg_in(&io.x),
             ids: self.arg_opt(ids.as_ref()),
@@ -488,7 +480,7 @@ impl LossOps for Engine {
             prob: self.arg_opt(probs.as_ref()),
             probs: flag(x.probs),
             w: self.arg_opt(io.weight.as_ref()),
-            wsums: self.arg_opt(sums.as_ref().map(Buffer::view).as_ref()),
+            wsum: self.arg_opt(sum.as_ref().map(Buffer::view).as_ref()),
             lse: self.arg_in(&io.lse),
             gy: self.arg_in(&io.gy),
             each: flag(p.reduction == Reduction::None),
@@ -500,6 +492,8 @@ impl LossOps for Engine {
             N: x.n as i64,
             C: x.c as i64,
             S: x.s as i64,
+            tx: 0,
+            wide: 0,
             ignore: p.ignore_index,
             smooth: p.label_smoothing,
             accumulate: flag(io.dx.accumulate),
@@ -507,13 +501,14 @@ impl LossOps for Engine {
         match plan {
             CrossEntropyPlan::Rows { lanes, blocks, wide } => {
                 let args = args_from! { args => CrossEntropyBwdRowsArgs
-                    [x ids wide_ids prob probs w wsums lse gy each gy_f32 den dx err code N C ignore smooth accumulate]
-                    { lanes: lanes as i32, wide: flag(wide) }
+                    [x ids wide_ids prob probs w wsum lse gy each gy_f32 den dx err code N C ignore smooth accumulate]
+                    { lanes: lanes as i32, wide: row_vectors(wide, x.c, weight, vector) }
                 };
                 self.launch(&CROSS_ENTROPY_BWD_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
             }
-            CrossEntropyPlan::Positions => {
-                self.launch(&CROSS_ENTROPY_BWD_INNER, dt, "", Grid::Stride(positions), &args)
+            CrossEntropyPlan::Positions { tx, wide, blocks } => {
+                let args = CrossEntropyBwdInnerArgs { tx: tx as i32, wide: flag(wide), ..args };
+                self.launch(&CROSS_ENTROPY_BWD_INNER, dt, "", Grid::Blocks([blocks, 1, 1]), &args)
             }
         }
     }

@@ -24,8 +24,28 @@ pub(crate) struct CrossEntropyProblem {
     pub(crate) n: usize,
     pub(crate) c: usize,
     pub(crate) s: usize,
-    /// Whether x and its gradient begin at multiples of 16 bytes.
+    /// Whether x, its gradient and target probabilities begin at multiples of 16 bytes.
     pub(crate) aligned: bool,
+    /// Elements in 16 bytes.
+    pub(crate) vector: usize,
+}
+
+impl CrossEntropyProblem {
+    /// `tx` threads side by side on positions (or items of neighbouring ones), the others of a block on classes.
+    fn positions(&self, caps: &Caps) -> CrossEntropyPlan {
+        let wide = self.aligned && self.s % self.vector == 0;
+        let across = self.s / if wide { self.vector } else { 1 };
+        let items = self.n * across;
+        let ty = (LANES / pow2(items, 32)).min(pow2(self.c.div_ceil(8), LANES));
+        let mut tx = LANES / ty;
+        // Few positions: more threads for each, as long as neighbours fill whole sectors and every thread has classes.
+        let least = pow2(across, 8);
+        while tx > least && items.div_ceil(tx) < 4 * caps.compute_units as usize && LANES / tx * 16 <= self.c
+        {
+            tx /= 2;
+        }
+        CrossEntropyPlan::Positions { tx, wide, blocks: items.div_ceil(tx).min(BLOCKS) }
+    }
 }
 
 /// How cross entropy runs.
@@ -33,8 +53,8 @@ pub(crate) struct CrossEntropyProblem {
 pub(crate) enum CrossEntropyPlan {
     /// A row of classes per `lanes` threads.
     Rows { lanes: usize, blocks: usize, wide: bool },
-    /// A position per thread.
-    Positions,
+    /// `tx` positions side by side (`wide`: in items of a vector), whose classes the threads of a block share.
+    Positions { tx: usize, wide: bool, blocks: usize },
 }
 
 impl Problem for CrossEntropyProblem {
@@ -56,7 +76,7 @@ impl Problem for CrossEntropyProblem {
                 Ok(CrossEntropyPlan::Rows { lanes, blocks: row_blocks(self.n, lanes), wide: self.aligned })
             }
             (0, _) => Err("the classes are not the innermost axis".into()),
-            _ => Ok(CrossEntropyPlan::Positions),
+            _ => Ok(self.positions(caps)),
         }
     }
 }
@@ -124,7 +144,7 @@ mod tests {
 
     #[test]
     fn classes_side_by_side_are_taken_as_rows() {
-        let p = |n, c, s| CrossEntropyProblem { n, c, s, aligned: true };
+        let p = |n, c, s| CrossEntropyProblem { n, c, s, aligned: true, vector: 4 };
         for (p, name) in [(p(4096, 32000, 1), "rows"), (p(1, 1, 1), "rows"), (p(8, 21, 4096), "positions")] {
             assert_eq!((chosen(&p, &gpu()), chosen(&p, &cpu())), (name, name), "{p:?}");
         }
@@ -135,6 +155,11 @@ mod tests {
         // Few rows have as many threads as classes.
         let few = CrossEntropyPlan::Rows { lanes: 16, blocks: 8, wide: true };
         assert_eq!(p(128, 10, 1).plan(0, &gpu()), Ok(few));
+        // Many positions and few classes: a thread per position. Few positions: threads share the classes of neighbours.
+        let many = CrossEntropyPlan::Positions { tx: 64, wide: true, blocks: 8 * 1024 * 1024 / 4 / 64 };
+        assert_eq!(p(8, 21, 1 << 20).plan(1, &gpu()), Ok(many));
+        let few = CrossEntropyPlan::Positions { tx: 2, wide: true, blocks: 64 };
+        assert_eq!(p(64, 50_304, 8).plan(1, &gpu()), Ok(few));
     }
 
     #[test]

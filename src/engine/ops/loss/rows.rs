@@ -1,16 +1,16 @@
 //! Losses with one item per row.
 
-use crate::buffer::{Buffer, View, ViewMut};
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op};
+use crate::engine::launch::{Grid, aligned16, code_of_op};
 use crate::engine::ops::loss::margin::margin_kernel;
 use crate::engine::ops::loss::plan::{RowLossPlan, RowLossProblem};
-use crate::engine::ops::loss::{Finish, flag};
+use crate::engine::ops::loss::{Finish, flag, partial_blocks};
 use crate::error::Result;
-use crate::ops::loss::Ids;
 use crate::ops::loss::*;
+use crate::ops::loss::{Ids, Operand, Role};
 use crate::spec::kernels::loss::*;
 
 /// Arguments of a kernel of `rows.c`: those that all of them have, from `$base`, and its own.
@@ -23,6 +23,9 @@ macro_rules! row_args {
         }
     }};
 }
+
+/// Most partial sums of rows, and most blocks that sum a shared gradient.
+const PARTS: usize = 4096;
 
 /// C function of a row loss, and its numbers.
 struct Function {
@@ -98,6 +101,17 @@ fn function(kind: RowLoss, ids: bool, noise: bool) -> Function {
     }
 }
 
+/// Whether the operands with a number per element (or per row, where rows are elements) can be read in vectors.
+fn vectors(kind: RowLoss, s: &RowShape, x: &[Option<View<'_>>; 4], dx: &[Option<GradMut<'_>>; 4]) -> bool {
+    let each = kind.single_elements();
+    let whole = (each && s.len == 1) || s.len % (16 / s.dtype.size()) == 0;
+    let read = |(o, v): (&Operand, &Option<View<'_>>)| {
+        v.as_ref().is_none_or(|v| aligned16(v) || !(matches!(o.role, Role::Element | Role::Shared) || each))
+    };
+    let written = |d: &Option<GradMut<'_>>| d.as_ref().is_none_or(|d| aligned16(&d.out.as_view()));
+    whole && !kind.strided() && kind.operands().iter().zip(x).all(read) && dx.iter().all(written)
+}
+
 /// A row loss that is about to be launched.
 struct Rows<'a> {
     name: &'static str,
@@ -121,6 +135,7 @@ impl Engine {
         x: &[Option<View<'a>>; 4],
         ids: Option<&View<'a>>,
         mask: Option<&View<'a>>,
+        wide: bool,
     ) -> Result<Rows<'a>> {
         let dt = shape.dtype;
         let function = function(kind, ids.is_some(), x[2].is_some());
@@ -134,6 +149,9 @@ impl Engine {
         }
         if kind.weighted() {
             roles |= 1 << 16;
+        }
+        if wide {
+            roles |= 1 << 20;
         }
         let classes = match kind.ids() {
             Ids::No => -1,
@@ -178,23 +196,70 @@ impl Engine {
         Ok(Rows { name, shape, base, plan, _partial: partial, weighted: kind.weighted(), x: *x })
     }
 
-    /// Items and weights of all rows: `y` in storage, or a scratch buffer of both halves.
-    fn row_items(&self, r: &Rows<'_>, y: Option<&ViewMut<'_>>) -> Result<Option<Buffer>> {
+    /// Items of all rows in `y`, or their partial sums and those of their weights.
+    fn row_items(&self, r: &Rows<'_>, y: Option<&ViewMut<'_>>) -> Result<Option<(Buffer, usize)>> {
         let (dt, rows) = (r.shape.dtype, r.shape.rows);
-        let items = if y.is_none() { Some(self.scratch(dt.accumulator(), 2 * rows)?) } else { None };
-        let half = |i: usize| match &items {
-            Some(b) => Ok(self.arg_in(&b.view().range(i * rows, rows)?)),
-            None => Ok(Ptr::NULL),
-        };
+        let blocks = r.plan.blocks(rows);
+        let blocks = if y.is_none() { blocks.min(PARTS) } else { blocks };
+        let pairs = if y.is_none() { Some(self.scratch(dt.accumulator(), 2 * blocks)?) } else { None };
         let args = row_args!(r.base => RowItemsArgs {
             chunks: r.base.chunks,
             partial: r.base.partial,
             y: self.arg_opt_out(y),
-            item: half(0)?,
-            weight: half(1)?,
+            pairs: self.arg_opt(pairs.as_ref().map(Buffer::view).as_ref()),
         });
-        self.launch(&ROW_ITEMS, dt, r.name, Grid::Blocks([r.plan.blocks(rows), 1, 1]), &args)?;
-        Ok(items)
+        self.launch(&ROW_ITEMS, dt, r.name, Grid::Blocks([blocks, 1, 1]), &args)?;
+        Ok(pairs.map(|p| (p, blocks)))
+    }
+
+    /// Partial sums of the weights of all rows.
+    fn row_weights(&self, kind: RowLoss, r: &Rows<'_>) -> Result<Option<(Buffer, usize)>> {
+        if !matches!(kind, RowLoss::Patches { .. }) {
+            return self.row_items(r, None);
+        }
+        // The mask is the weight.
+        let (dt, rows) = (r.shape.dtype, r.shape.rows);
+        let blocks = partial_blocks(rows);
+        let pairs = self.scratch(dt.accumulator(), 2 * blocks)?;
+        let args = WeightPartialArgs {
+            weight: Ptr::NULL,
+            mask: r.base.mask,
+            partial: self.arg_in(&pairs.view()),
+            n: rows as i64,
+        };
+        self.launch(&WEIGHT_PARTIAL, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;
+        Ok(Some((pairs, blocks)))
+    }
+
+    /// The gradient of the vector in place 2 that all rows share.
+    fn row_shared(
+        &self,
+        r: &Rows<'_>,
+        gy: Ptr,
+        [each, gy_f32]: [i32; 2],
+        factor: f64,
+        d: &GradMut<'_>,
+    ) -> Result<()> {
+        let (dt, rows, len) = (r.shape.dtype, r.shape.rows, r.shape.len);
+        let parts = rows.div_ceil(PARTS).clamp(1, PARTS.div_ceil(len.max(1)));
+        let sums = self.scratch(dt.accumulator(), len * parts)?;
+        let args = row_args!(r.base => RowSharedArgs {
+            gy,
+            each,
+            gy_f32,
+            factor,
+            parts: parts as i64,
+            sums: self.arg_in(&sums.view()),
+        });
+        self.launch(&ROW_SHARED, dt, r.name, Grid::Blocks([(len * parts).min(1 << 20), 1, 1]), &args)?;
+        let args = RowSharedSumArgs {
+            sums: self.arg_in(&sums.view()),
+            len: len as i64,
+            parts: parts as i64,
+            d: self.arg_out(&d.out),
+            accumulate: flag(d.accumulate),
+        };
+        self.launch(&ROW_SHARED_SUM, dt, "", Grid::Blocks([len.min(1 << 20), 1, 1]), &args)
     }
 }
 
@@ -208,14 +273,16 @@ impl RowLossOps for Engine {
             return self.margin_loss(OP, &m, &shape, reduction, &io);
         }
         let (dt, rows) = (shape.dtype, shape.rows);
-        let r = self.prepare_rows(OP, kind, shape, &io.x, io.ids.as_ref(), io.mask.as_ref())?;
         let each = reduction == Reduction::None;
-        let Some(items) = self.row_items(&r, if each { Some(&io.loss) } else { None })? else {
+        let written = !each || !kind.single_elements() || aligned16(&io.loss.as_view());
+        let wide = written && vectors(kind, &shape, &io.x, &[const { None }; 4]);
+        let r = self.prepare_rows(OP, kind, shape, &io.x, io.ids.as_ref(), io.mask.as_ref(), wide)?;
+        let Some((pairs, blocks)) = self.row_items(&r, if each { Some(&io.loss) } else { None })? else {
             return Ok(());
         };
         let fixed = if r.weighted { -1.0 } else { rows as f64 };
         let how = Finish::new(reduction == Reduction::Mean, fixed);
-        self.finish_items(dt, &items, rows, how, Some(&io.loss), None)
+        self.finish_sums(dt, &pairs, blocks, how, Some(&io.loss), None)
     }
 
     fn row_loss_bwd(&self, kind: RowLoss, reduction: Reduction, io: RowLossBwd<'_>) -> Result<()> {
@@ -230,13 +297,14 @@ impl RowLossOps for Engine {
             return self.margin_loss_bwd(OP, &m, &shape, reduction, &io);
         }
         let (dt, rows, len) = (shape.dtype, shape.rows, shape.len);
-        let r = self.prepare_rows(OP, kind, shape, &io.x, io.ids.as_ref(), io.mask.as_ref())?;
+        let wide = vectors(kind, &shape, &io.x, &io.dx);
+        let r = self.prepare_rows(OP, kind, shape, &io.x, io.ids.as_ref(), io.mask.as_ref(), wide)?;
         let mean = reduction == Reduction::Mean;
         let mut den = None;
         if mean && r.weighted {
             let mut d = self.scratch(dt.accumulator(), 1)?;
-            if let Some(items) = self.row_items(&r, None)? {
-                self.finish_items(dt, &items, rows, Finish::new(true, -1.0), None, Some(&d.view_mut()))?;
+            if let Some((pairs, blocks)) = self.row_weights(kind, &r)? {
+                self.finish_sums(dt, &pairs, blocks, Finish::new(true, -1.0), None, Some(&d.view_mut()))?;
             }
             den = Some(d);
         }
@@ -248,8 +316,7 @@ impl RowLossOps for Engine {
             .iter()
             .enumerate()
             .fold(0, |a, (i, d)| a | i32::from(d.as_ref().is_some_and(|d| d.accumulate)) << i);
-        let shared =
-            |i: usize| kind.operands().get(i).is_some_and(|o| o.role == crate::ops::loss::Role::Shared);
+        let shared = |i: usize| kind.operands().get(i).is_some_and(|o| o.role == Role::Shared);
         if io.dx.iter().enumerate().any(|(i, d)| d.is_some() && !shared(i)) {
             let out = |i: usize| self.arg_opt_out(io.dx[i].as_ref().filter(|_| !shared(i)).map(|d| &d.out));
             let args = row_args!(r.base => RowGradArgs {
@@ -270,15 +337,7 @@ impl RowLossOps for Engine {
             self.launch(&ROW_GRAD, dt, r.name, Grid::Blocks([blocks, 1, 1]), &args)?;
         }
         if let (Some(d), true) = (&io.dx[2], shared(2)) {
-            let args = row_args!(r.base => RowSharedArgs {
-                gy,
-                each,
-                gy_f32,
-                factor,
-                d2: self.arg_out(&d.out),
-                acc: flag(d.accumulate),
-            });
-            self.launch(&ROW_SHARED, dt, r.name, Grid::Blocks([len.min(1 << 20), 1, 1]), &args)?;
+            self.row_shared(&r, gy, [each, gy_f32], factor, d)?;
         }
         // The operands stay borrowed until everything is queued.
         let _ = r.x;

@@ -2,7 +2,7 @@
 
 use super::cut::{Cut, Groups, KEEP, lane_bits};
 use crate::device::Caps;
-use crate::engine::geometry::{Alignment, ColumnGeometry, RowGeometry};
+use crate::engine::geometry::{Alignment, ColumnGeometry, RowGeometry, side_by_side};
 use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
 use crate::engine::tune::ProblemKey;
@@ -373,11 +373,10 @@ impl L2Problem {
         L2Plan::Rows { lanes, wide, blocks: self.outer.div_ceil(LANES / lanes) }
     }
 
-    fn columns(&self) -> L2Plan {
+    fn columns(&self, caps: &Caps) -> L2Plan {
         let wide = self.operands.whole(self.inner);
         let items = self.outer * self.inner / if wide { self.operands.vector() } else { 1 };
-        let ty = (LANES / pow2(items, 32)).min(pow2(self.cols.div_ceil(8), LANES));
-        let tx = LANES / ty;
+        let tx = side_by_side(items, self.cols, wide, caps);
         L2Plan::Columns { tx, wide, blocks: items.div_ceil(tx) }
     }
 }
@@ -391,13 +390,13 @@ impl Problem for L2Problem {
         Variant { name: "columns", source: "kernels/common/norm/l2.c" },
     ];
 
-    fn plan(&self, variant: usize, _: &Caps) -> Result<L2Plan, Reason> {
+    fn plan(&self, variant: usize, caps: &Caps) -> Result<L2Plan, Reason> {
         match (variant, self.inner) {
             (0, 1) => self.registers(),
             (1, 1) => Ok(self.rows()),
             (0 | 1, _) => Err("the axis is not the innermost".into()),
             (_, 1) => Err("the axis is the innermost".into()),
-            _ => Ok(self.columns()),
+            _ => Ok(self.columns(caps)),
         }
     }
 

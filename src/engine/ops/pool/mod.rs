@@ -4,7 +4,7 @@ mod plan;
 #[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 
-use self::plan::{AvgPoolProblem, Halving, MaxPoolProblem, PoolBwdPlan, PoolBwdProblem, PoolPlan, Windows};
+use self::plan::{AvgPoolProblem, MaxPoolProblem, PoolBwdPlan, PoolBwdProblem, PoolPlan, Squares, Windows};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::DimsArg;
 use crate::dtype::DType;
@@ -47,6 +47,11 @@ fn blocks(outputs: usize, lanes: usize) -> Grid {
     Grid::Blocks([outputs.div_ceil(LANES / lanes), 1, 1])
 }
 
+/// Multipliers that divide by the items of a row and the groups of rows of a plane.
+fn magic_of_items(q: Squares) -> DimsArg {
+    magic([q.runs, q.groups])
+}
+
 /// Pooling that halves rows, as the kernels for it take it.
 struct HalvingArgs {
     items: usize,
@@ -57,9 +62,9 @@ struct HalvingArgs {
 }
 
 impl HalvingArgs {
-    fn new(g: &PoolGeometry, q: Halving) -> Self {
+    fn new(g: &PoolGeometry, q: Squares) -> Self {
         let ([_, h, w], [_, oh, ow]) = (g.input, g.output);
-        let (size, by) = (dims([h, w, oh, ow]), magic([q.runs, q.groups]));
+        let (size, by) = (dims([h, w, oh, ow]), magic_of_items(q));
         HalvingArgs { items: q.items, size, by, side: int(q.side) }
     }
 }
@@ -119,6 +124,11 @@ impl PoolOps for Engine {
                 let args = MaxPoolHalveArgs { x, y, index, n: long(items), size, by, side };
                 self.launch(&MAX_POOL_HALVE, dt, "", Grid::Stride(items), &args)
             }
+            PoolPlan::Sliding(q) => {
+                let (size, by, side) = (dims(g.input[1..].iter().copied()), magic_of_items(q), int(q.side));
+                let args = MaxPoolHalveArgs { x, y, index, n: long(q.items), size, by, side };
+                self.launch(&MAX_POOL_SLIDE, dt, "", Grid::Stride(q.items), &args)
+            }
             PoolPlan::Patch { side } => {
                 let args = MaxPoolPatchArgs { x, y, index, n, size, magic, win, pad, side: int(side) };
                 self.launch(&MAX_POOL_PATCH, dt, "", Grid::Stride(outputs), &args)
@@ -153,6 +163,7 @@ impl PoolOps for Engine {
                 let args = MaxPoolHalveBwdArgs { dy, index, dx, err, n, size, by, side, accumulate, code };
                 self.launch(&MAX_POOL_HALVE_BWD, dt, "", Grid::Stride(items), &args)
             }
+            PoolBwdPlan::Mean => Err(self.no_variant(OP, "averages of planes alone are means".into())),
             PoolBwdPlan::Window { wide, items } => {
                 let n = g.planes * items.iter().product::<usize>();
                 let WindowArgs { size, magic, win, pad } = WindowArgs::new(&g, items);
@@ -197,6 +208,11 @@ impl PoolOps for Engine {
                 let args = AvgPoolHalveArgs { x, y: y_arg, n: long(items), size, by, side, divisor };
                 self.launch(&AVG_POOL_HALVE, dt, "", Grid::Stride(items), &args)
             }
+            PoolPlan::Sliding(q) => {
+                let (size, by, side) = (dims(g.input[1..].iter().copied()), magic_of_items(q), int(q.side));
+                let args = AvgPoolHalveArgs { x, y: y_arg, n: long(q.items), size, by, side, divisor };
+                self.launch(&AVG_POOL_SLIDE, dt, "", Grid::Stride(q.items), &args)
+            }
             PoolPlan::Patch { side } => {
                 let side = int(side);
                 let args = AvgPoolPatchArgs { x, y: y_arg, n, size, magic, win, pad, side, divisor };
@@ -235,8 +251,14 @@ impl PoolOps for Engine {
         let (g, dt, divisor) = (windows.g, v.dtype(), windows.divisor().unwrap_or(0.0));
         let accumulate = i32::from(dx.accumulate);
         let plan = self.plan(OP, &PoolBwdProblem { windows, average: true })?;
+        let (rows, out) = (dy, dx.out);
         let (dy, dx) = (self.arg_in(&dy), self.arg_in(&v));
         match plan {
+            PoolBwdPlan::Mean => {
+                let out = out.reshape(&[g.planes, g.plane()])?;
+                let dx = GradMut { out, accumulate: accumulate != 0 };
+                self.reduce_bwd(Reduce::Mean, &[1], rows.reshape(&[g.planes])?, None, None, dx)
+            }
             PoolBwdPlan::Halving(q) => {
                 let HalvingArgs { items, size, by, side } = HalvingArgs::new(&g, q);
                 let n = long(items);

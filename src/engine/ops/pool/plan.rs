@@ -9,12 +9,14 @@ use crate::ops::pool::PoolGeometry;
 
 /// Inner window width from which several threads share an output.
 pub(super) const LONG: usize = 32;
-/// Rows of y, or backward of x, that a thread of the halving kernels has (`GK_ROWS`).
+/// Rows of y, or backward of x, that a thread of the halving kernels has (`GK_POOL_ROWS`).
 const ROWS: usize = 2;
 
 const SOURCE: &str = "kernels/common/pool/pool.c";
 const MEAN: Variant = Variant { name: "mean", source: "kernels/common/reduce/reduce.c" };
+const MEAN_BWD: Variant = Variant { name: "mean", source: "kernels/common/reduce/backward.c" };
 const HALVING: Variant = Variant { name: "halving", source: "kernels/common/pool/halving.c" };
+const SLIDING: Variant = Variant { name: "sliding", source: "kernels/common/pool/sliding.c" };
 const PATCH: Variant = Variant { name: "patch", source: SOURCE };
 const SHARED_WINDOW: Variant = Variant { name: "shared_window", source: SOURCE };
 const WINDOW: Variant = Variant { name: "window", source: SOURCE };
@@ -30,9 +32,9 @@ pub(crate) struct Windows {
     pub(crate) aligned: bool,
 }
 
-/// Pooling that halves rows, as `halving.c` takes it.
+/// Pooling that halves rows, as `halving.c` takes it, or keeps planes' sizes, as `sliding.c` does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Halving {
+pub(crate) struct Squares {
     pub(crate) side: usize,
     /// 16-byte items of a row.
     pub(crate) runs: usize,
@@ -62,7 +64,7 @@ impl Windows {
     }
 
     /// Square windows of one plane by steps of 2, and rows of x of whole 16-byte items; `rows` is the number of rows of y, or backward of x.
-    fn halving(&self, rows: usize) -> Result<Halving, Reason> {
+    fn halving(&self, rows: usize) -> Result<Squares, Reason> {
         let (g, side) = (&self.g, self.g.kernel[2]);
         let windows = matches!(side, 2 | 3)
             && !g.adaptive
@@ -76,12 +78,35 @@ impl Windows {
         if !self.aligned || !w.is_multiple_of(self.vector()) {
             return Err("its rows are not whole 16-byte items".into());
         }
-        let runs = w / self.vector();
-        if g.plane() > i32::MAX as usize || g.planes * h * runs > i32::MAX as usize {
+        self.squares(side, rows.div_ceil(ROWS), h)
+    }
+
+    /// Items of 16 bytes along W in groups of rows, of which there are `rows` in a plane.
+    fn squares(&self, side: usize, groups: usize, rows: usize) -> Result<Squares, Reason> {
+        let (g, runs) = (&self.g, self.g.input[2] / self.vector());
+        if g.plane() > i32::MAX as usize || g.planes * rows * runs > i32::MAX as usize {
             return Err("it has more than 2^31 items".into());
         }
-        let groups = rows.div_ceil(ROWS);
-        Ok(Halving { side, runs, groups, items: g.planes * groups * runs })
+        Ok(Squares { side, runs, groups, items: g.planes * groups * runs })
+    }
+
+    /// Square windows of one plane around every cell, and rows of whole 16-byte items.
+    fn sliding(&self) -> Result<Squares, Reason> {
+        let (g, side) = (&self.g, self.g.kernel[2]);
+        let windows = matches!(side, 3 | 5)
+            && !g.adaptive
+            && g.kernel == [1, side, side]
+            && (g.stride[1], g.stride[2], g.padding) == (1, 1, [0, side / 2, side / 2])
+            && g.dilation[1..] == [1, 1];
+        if !windows || g.input[0] != 1 || g.input != g.output {
+            return Err("its windows are no squares of 3 or 5 cells around every cell".into());
+        }
+        if !self.aligned || !g.input[2].is_multiple_of(self.vector()) {
+            return Err("its rows are not whole 16-byte items".into());
+        }
+        // Rows of an item (`GK_STRIP`).
+        let strip = if self.vector() == 8 { 2 } else { 4 };
+        self.squares(side, g.input[1].div_ceil(strip), g.input[1])
     }
 
     /// The side of a square that holds the sliding windows of H and W, where it is 2 or 3 and taps are neighbours.
@@ -122,6 +147,11 @@ impl Windows {
         self.divisor().map(|_| ()).ok_or("its averages do not all divide by one number".into())
     }
 
+    /// The same, or what is inside counts.
+    fn divisor_or_inside(&self) -> Result<(), Reason> {
+        if self.g.count_include_pad { self.one_divisor() } else { Ok(()) }
+    }
+
     /// Whether planes become rows of a mean.
     fn global(&self) -> Result<(), Reason> {
         let global = self.g.adaptive && self.g.output == [1; 3];
@@ -153,7 +183,9 @@ pub(crate) enum PoolPlan {
     /// As the mean of rows.
     Mean,
     /// Two rows of outputs at a time.
-    Halving(Halving),
+    Halving(Squares),
+    /// Some rows of outputs at a time, which share cells.
+    Sliding(Squares),
     /// An output per thread, which loads a square of that side at once.
     Patch { side: usize },
     /// An output per `lanes` threads.
@@ -165,8 +197,10 @@ pub(crate) enum PoolPlan {
 /// How the gradient of pooling runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PoolBwdPlan {
+    /// As the gradient of the mean of rows.
+    Mean,
     /// Two rows of cells at a time.
-    Halving(Halving),
+    Halving(Squares),
     /// A cell, or with `wide` 16 bytes of them, per thread; `items` are those of a plane.
     Window { wide: bool, items: [usize; 3] },
 }
@@ -174,14 +208,15 @@ pub(crate) enum PoolBwdPlan {
 impl Problem for MaxPoolProblem {
     type Plan = PoolPlan;
 
-    const VARIANTS: &'static [Variant] = &[HALVING, PATCH, SHARED_WINDOW, WINDOW];
+    const VARIANTS: &'static [Variant] = &[HALVING, SLIDING, PATCH, SHARED_WINDOW, WINDOW];
 
     fn plan(&self, variant: usize, _: &Caps) -> Result<PoolPlan, Reason> {
         let w = &self.0;
         match variant {
             0 => w.halving(w.g.output[1]).map(PoolPlan::Halving),
-            1 => w.patch().map(|side| PoolPlan::Patch { side }),
-            2 => w.lanes().map(|lanes| PoolPlan::SharedWindow { lanes }),
+            1 => w.sliding().map(PoolPlan::Sliding),
+            2 => w.patch().map(|side| PoolPlan::Patch { side }),
+            3 => w.lanes().map(|lanes| PoolPlan::SharedWindow { lanes }),
             _ => Ok(PoolPlan::Window),
         }
     }
@@ -194,15 +229,16 @@ impl Problem for MaxPoolProblem {
 impl Problem for AvgPoolProblem {
     type Plan = PoolPlan;
 
-    const VARIANTS: &'static [Variant] = &[MEAN, HALVING, PATCH, SHARED_WINDOW, WINDOW];
+    const VARIANTS: &'static [Variant] = &[MEAN, HALVING, SLIDING, PATCH, SHARED_WINDOW, WINDOW];
 
     fn plan(&self, variant: usize, _: &Caps) -> Result<PoolPlan, Reason> {
         let w = &self.0;
         match variant {
             0 => w.global().map(|()| PoolPlan::Mean),
-            1 => w.one_divisor().and(w.halving(w.g.output[1])).map(PoolPlan::Halving),
-            2 => w.one_divisor().and(w.patch()).map(|side| PoolPlan::Patch { side }),
-            3 => w.lanes().map(|lanes| PoolPlan::SharedWindow { lanes }),
+            1 => w.divisor_or_inside().and(w.halving(w.g.output[1])).map(PoolPlan::Halving),
+            2 => w.divisor_or_inside().and(w.sliding()).map(PoolPlan::Sliding),
+            3 => w.one_divisor().and(w.patch()).map(|side| PoolPlan::Patch { side }),
+            4 => w.lanes().map(|lanes| PoolPlan::SharedWindow { lanes }),
             _ => Ok(PoolPlan::Window),
         }
     }
@@ -215,11 +251,17 @@ impl Problem for AvgPoolProblem {
 impl Problem for PoolBwdProblem {
     type Plan = PoolBwdPlan;
 
-    const VARIANTS: &'static [Variant] = &[HALVING, WINDOW];
+    const VARIANTS: &'static [Variant] = &[MEAN_BWD, HALVING, WINDOW];
 
     fn plan(&self, variant: usize, _: &Caps) -> Result<PoolBwdPlan, Reason> {
         let (w, [d, h, width]) = (&self.windows, self.windows.g.input);
         if variant == 0 {
+            if !self.average {
+                return Err("maxima are no averages".into());
+            }
+            return w.global().map(|()| PoolBwdPlan::Mean);
+        }
+        if variant == 1 {
             if self.average {
                 w.one_divisor()?;
             }
@@ -288,6 +330,16 @@ mod tests {
     }
 
     #[test]
+    fn windows_around_every_cell_share_rows() {
+        let w = windows(5, 1);
+        let g = PoolGeometry { output: w.g.input, padding: [0, 2, 2], count_include_pad: false, ..w.g };
+        let around = Windows { g, ..w };
+        assert_eq!((max_pool(around), avg_pool(around)), ("sliding", "sliding"));
+        assert_eq!(around.sliding(), Ok(Squares { side: 5, runs: 16, groups: 16, items: 8 * 16 * 16 }));
+        assert_eq!(max_pool(Windows { aligned: false, ..around }), "window");
+    }
+
+    #[test]
     fn averages_by_different_numbers_take_each_window_alone() {
         let w = windows(2, 2);
         let ceil = Windows { g: PoolGeometry { input: [1, 64, 63], output: [1, 32, 32], ..w.g }, ..w };
@@ -301,11 +353,11 @@ mod tests {
     fn gradients_move_rows_of_whole_items() {
         let (w, caps) = (windows(2, 2), gpu());
         let p = PoolBwdProblem { windows: w, average: false };
-        let halving = Halving { side: 2, runs: 16, groups: 32, items: 8 * 32 * 16 };
-        assert_eq!(p.plan(0, &caps), Ok(PoolBwdPlan::Halving(halving)));
-        assert_eq!(p.plan(1, &caps), Ok(PoolBwdPlan::Window { wide: true, items: [1, 64, 16] }));
+        let halving = Squares { side: 2, runs: 16, groups: 32, items: 8 * 32 * 16 };
+        assert_eq!(p.plan(1, &caps), Ok(PoolBwdPlan::Halving(halving)));
+        assert_eq!(p.plan(2, &caps), Ok(PoolBwdPlan::Window { wide: true, items: [1, 64, 16] }));
         let odd = PoolBwdProblem { windows: Windows { aligned: false, x_aligned: false, ..w }, ..p };
-        assert!(odd.plan(0, &caps).is_err_and(|e| e.contains("16-byte")));
-        assert_eq!(odd.plan(1, &caps), Ok(PoolBwdPlan::Window { wide: false, items: [1, 64, 64] }));
+        assert!(odd.plan(1, &caps).is_err_and(|e| e.contains("16-byte")));
+        assert_eq!(odd.plan(2, &caps), Ok(PoolBwdPlan::Window { wide: false, items: [1, 64, 64] }));
     }
 }

@@ -2,12 +2,12 @@
 
 mod plan;
 
-use self::plan::{QuantPlan, QuantProblem};
+use self::plan::{QuantPlan, QuantProblem, QuantizePlan, QuantizeProblem};
 use crate::buffer::{View, ViewMut};
 use crate::driver::{DimsArg, Ptr};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, dims, long};
+use crate::engine::launch::{Grid, aligned16, dims, int, long};
 use crate::error::Result;
 use crate::ops::core::Choice;
 use crate::ops::gemm::{Gemm, GemmIo, GemmOps};
@@ -32,15 +32,23 @@ fn tiles(e: Low) -> Grid {
     Grid::Blocks([e.m.div_ceil(TILE) * e.n.div_ceil(TILE), 1, 1])
 }
 
-/// Whether runs of 8 values and their codes lie in one row and group, at aligned addresses.
-fn wide(g: Groups, values: &View<'_>, codes: &View<'_>) -> bool {
-    let whole = |n: usize| n.is_multiple_of(8);
-    whole(g.k) && whole(g.size) && aligned16(values) && aligned16(codes)
+/// Groups of a checked quantization of `values`.
+fn quantize_problem(g: Groups, values: &View<'_>, codes: &View<'_>) -> QuantizeProblem {
+    let groups = values.numel().checked_div(g.size).unwrap_or(0);
+    QuantizeProblem { groups, size: g.size, aligned: aligned16(values) && aligned16(codes) }
+}
+
+/// Runs of groups of four that a thread takes at a time (`GK_SPARSE_GROUPS`).
+fn sparse_runs(groups: usize, dt: DType) -> usize {
+    groups.div_ceil(8 / dt.size())
 }
 
 impl Engine {
-    /// What serves one row of 4096 elements.
+    /// What serves one row of 4096 elements, and groups of 32 of 4096 such rows.
     pub(crate) fn explain_quantized(&self, op: &'static str) -> Result<Choice> {
+        if op == "quantize" {
+            return self.explain_problem(op, &QuantizeProblem { groups: 1 << 19, size: 32, aligned: true });
+        }
         self.explain_problem(op, &QuantProblem { m: 1, k: 4096, products_per: 128, aligned: true })
     }
 }
@@ -64,7 +72,7 @@ impl QuantizedOps for Engine {
         let coded = form(f, scale.dtype());
         let aligned = aligned16(&x) && aligned16(&q);
         let problem = QuantProblem { m: e.m, k: e.k, products_per: f.products_per, aligned };
-        if let QuantPlan::FewRows { wide } = self.plan(OP, &problem)? {
+        if let QuantPlan::FewRows { shift } = self.plan(OP, &problem)? {
             let args = QuantRowsArgs {
                 x: self.arg_in(&x),
                 b: self.arg_in(&q),
@@ -75,7 +83,7 @@ impl QuantizedOps for Engine {
                 n: long(e.n),
                 k: long(e.k),
                 form: coded,
-                wide: i32::from(wide),
+                shift: shift.map_or(-1, |s| s as i32),
             };
             return self.launch(&QUANT_ROWS, dt, "", Grid::Blocks([e.n.div_ceil(8), 1, 1]), &args);
         }
@@ -142,22 +150,43 @@ impl QuantizedOps for Engine {
         let (g, f) = check_quantize(format, &x, &q, &scale)?;
         let (qv, sv) = (q.as_view(), scale.as_view());
         self.check_owner_all(OP, &[("x", x), ("q", qv), ("scale", sv)])?;
-        let (n, scales) = (x.numel(), sv.numel());
-        let largest = self.scratch(x.dtype(), scales)?;
-        self.reduce(Reduce::MaxAbs, &[1], x.reshape(&[scales, g.size])?, largest.alias_mut())?;
-        let args = QuantizeArgs {
-            x: self.arg_in(&x),
-            largest: self.arg_in(&largest.view()),
-            q: self.arg_out(&q),
-            scale: self.arg_out(&scale),
-            n: long(n),
-            k: long(g.k),
-            scales: long(scales),
-            form: form(f, DType::F32),
-            most: format.max(),
-            wide: i32::from(wide(g, &x, &qv)),
-        };
-        self.launch(&QUANTIZE, x.dtype(), "", Grid::Stride(n.div_ceil(8).max(scales)), &args)
+        let (n, scales, code, most) = (x.numel(), sv.numel(), int(f.code), format.max());
+        // A tensor without elements still has scales, which the reduction of nothing gives.
+        let problem = quantize_problem(g, &x, &qv);
+        let plan = if n == 0 { QuantizePlan::Reduced { wide: false } } else { self.plan(OP, &problem)? };
+        match plan {
+            QuantizePlan::Groups { runs, lanes, size, blocks } => {
+                let args = QuantizeShortArgs {
+                    x: self.arg_in(&x),
+                    q: self.arg_out(&q),
+                    scale: self.arg_out(&scale),
+                    groups: long(problem.groups),
+                    runs: int(runs),
+                    lanes: int(lanes),
+                    code,
+                    most,
+                };
+                let kernel = [&QUANTIZE_SHORT, &QUANTIZE_MEDIUM, &QUANTIZE_LONG][size];
+                self.launch(kernel, x.dtype(), "", Grid::Blocks([blocks, 1, 1]), &args)
+            }
+            QuantizePlan::Reduced { wide } => {
+                let largest = self.scratch(x.dtype(), scales)?;
+                self.reduce(Reduce::MaxAbs, &[1], x.reshape(&[scales, g.size])?, largest.alias_mut())?;
+                let args = QuantizeArgs {
+                    x: self.arg_in(&x),
+                    largest: self.arg_in(&largest.view()),
+                    q: self.arg_out(&q),
+                    scale: self.arg_out(&scale),
+                    n: long(n),
+                    size: long(g.size),
+                    scales: long(scales),
+                    code,
+                    most,
+                    wide: i32::from(wide),
+                };
+                self.launch(&QUANTIZE, x.dtype(), "", Grid::Stride(n.div_ceil(8).max(scales)), &args)
+            }
+        }
     }
 
     fn dequantize(&self, format: QuantFormat, q: View<'_>, scale: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -170,9 +199,9 @@ impl QuantizedOps for Engine {
             scale: self.arg_in(&scale),
             y: self.arg_out(&y),
             n: long(v.numel()),
-            k: long(g.k),
-            form: form(f, DType::F32),
-            wide: i32::from(wide(g, &v, &q)),
+            size: long(g.size),
+            code: int(f.code),
+            wide: i32::from(quantize_problem(g, &v, &q).wide()),
         };
         self.launch(&DEQUANTIZE, v.dtype(), "", Grid::Stride(v.numel().div_ceil(8)), &args)
     }
@@ -186,8 +215,9 @@ impl QuantizedOps for Engine {
             values: self.arg_out(&values),
             index: self.arg_out(&index),
             groups: long(groups),
+            wide: i32::from(aligned16(&x) && aligned16(&values.as_view())),
         };
-        self.launch(&SPARSE_PACK, x.dtype(), "", Grid::Stride(groups), &args)
+        self.launch(&SPARSE_PACK, x.dtype(), "", Grid::Stride(sparse_runs(groups, x.dtype())), &args)
     }
 
     fn sparse_decompress(&self, values: View<'_>, index: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -201,8 +231,15 @@ impl QuantizedOps for Engine {
             index: self.arg_in(&index),
             y: self.arg_out(&y),
             groups: long(groups),
+            wide: i32::from(aligned16(&values) && aligned16(&y.as_view())),
         };
-        self.launch(&SPARSE_UNPACK, values.dtype(), "", Grid::Stride(groups), &args)
+        self.launch(
+            &SPARSE_UNPACK,
+            values.dtype(),
+            "",
+            Grid::Stride(sparse_runs(groups, values.dtype())),
+            &args,
+        )
     }
 
     fn gemm_2to4(&self, values: View<'_>, index: View<'_>, b: View<'_>, y: ViewMut<'_>) -> Result<()> {

@@ -4,7 +4,7 @@ pub(super) mod grid_sample;
 mod plan;
 mod roi_align;
 
-use self::plan::{NearestPlan, NearestProblem};
+use self::plan::{InterpolatePlan, InterpolateProblem, Weights};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::DimsArg;
 use crate::dtype::DType;
@@ -41,9 +41,14 @@ fn reach(p: Interpolate, n: usize, m: usize) -> usize {
     ((2 * radius * up.max(down)).div_ceil(down) + 2).min(n)
 }
 
-/// What decides how interpolation to the nearest cell runs; `y` is the output, or its gradient.
-fn nearest(s: Sizes, x: &View<'_>, y: &View<'_>) -> NearestProblem {
-    NearestProblem { s, dtype: x.dtype(), x_aligned: aligned16(x), y_aligned: aligned16(y) }
+/// What decides how interpolation runs; `y` is the output, or its gradient.
+fn problem(p: Interpolate, s: Sizes, x: &View<'_>, y: &View<'_>) -> InterpolateProblem {
+    let weights = match p.mode {
+        InterpolateMode::Nearest | InterpolateMode::NearestExact => Weights::Nearest,
+        InterpolateMode::Linear if !p.align_corners && !p.antialias => Weights::Linear,
+        _ => Weights::Tables,
+    };
+    InterpolateProblem { s, weights, dtype: x.dtype(), x_aligned: aligned16(x), y_aligned: aligned16(y) }
 }
 
 /// Bounds and weights of the three axes; see `resample/resample.c`.
@@ -87,31 +92,35 @@ impl Engine {
     /// What serves 64 planes of 32 x 32 cells in f32 whose sides double.
     pub(crate) fn explain_interpolate(&self, op: &'static str) -> Result<Choice> {
         let s = Sizes { planes: 64, input: [1, 32, 32], output: [1, 64, 64] };
-        let p = NearestProblem { s, dtype: DType::F32, x_aligned: true, y_aligned: true };
+        let (weights, dtype) = (Weights::Nearest, DType::F32);
+        let p = InterpolateProblem { s, weights, dtype, x_aligned: true, y_aligned: true };
         self.explain_problem(op, &p)
     }
 
-    /// Interpolation to the nearest cell.
-    fn nearest(
+    fn interpolate_as(
         &self,
-        op: &'static str,
-        mode: InterpolateMode,
+        plan: InterpolatePlan,
+        p: Interpolate,
         s: Sizes,
-        x: &View<'_>,
-        y: &View<'_>,
+        from: &View<'_>,
+        to: &View<'_>,
     ) -> Result<()> {
-        let (dt, [d, h, w]) = (y.dtype(), s.output);
-        let plan = self.plan(op, &nearest(s, x, y))?;
-        let (x, cells, y) = (self.arg_in(x), y.numel(), self.arg_in(y));
+        let (dt, [d, h, w]) = (to.dtype(), s.output);
+        let (x, cells, y) = (self.arg_in(from), to.numel(), self.arg_in(to));
         match plan {
-            NearestPlan::Doubling { runs, items, depth, height } => {
+            InterpolatePlan::Doubling { runs, items, depth, height } => {
                 let rows = s.input[1];
                 let (by, fd, fh) = (magic([runs, rows]), int(depth), int(height));
                 let args =
                     NearestTwiceArgs { x, y, n: long(items), runs: int(runs), rows: int(rows), by, fd, fh };
                 self.launch(&NEAREST_TWICE, dt, "", Grid::Stride(items), &args)
             }
-            NearestPlan::Cells { wide } => {
+            InterpolatePlan::LinearDoubling { runs, pairs, items } => {
+                let (size, by) = (dims(s.input[1..].iter().copied()), magic([runs, pairs]));
+                let args = LinearTwiceArgs { x, y, n: long(items), size, by };
+                self.launch(&LINEAR_TWICE, dt, "", Grid::Stride(items), &args)
+            }
+            InterpolatePlan::Cells { wide } => {
                 let run = if wide { 16 / dt.size() } else { 1 };
                 let items = cells / run;
                 let args = NearestArgs {
@@ -120,50 +129,106 @@ impl Engine {
                     n: long(items),
                     size: sizes(&s),
                     magic: magic([d, h, w / run, 2 * d, 2 * h, 2 * w]),
-                    half_cell: i32::from(mode == InterpolateMode::NearestExact),
+                    half_cell: i32::from(p.mode == InterpolateMode::NearestExact),
                     small: i32::from(small(&s)),
                     wide: i32::from(wide),
                 };
                 self.launch(&NEAREST, dt, "", Grid::Stride(items), &args)
             }
+            InterpolatePlan::Tables => self.resample(p, &s, from, to),
         }
     }
 
-    /// The gradient of [`Engine::nearest`].
-    fn nearest_bwd(
+    /// The gradient of [`Engine::interpolate_as`].
+    fn interpolate_bwd_as(
         &self,
-        op: &'static str,
-        mode: InterpolateMode,
+        plan: InterpolatePlan,
+        p: Interpolate,
         s: Sizes,
-        dy: &View<'_>,
-        dx: &GradMut<'_>,
+        from: &View<'_>,
+        to: &GradMut<'_>,
     ) -> Result<()> {
-        let (v, accumulate) = (dx.out.as_view(), i32::from(dx.accumulate));
+        let (v, accumulate) = (to.out.as_view(), i32::from(to.accumulate));
         let (dt, cells) = (v.dtype(), v.numel());
-        let plan = self.plan(op, &nearest(s, &v, dy))?;
-        let (dy, dx) = (self.arg_in(dy), self.arg_in(&v));
+        let (dy, dx) = (self.arg_in(from), self.arg_in(&v));
         match plan {
-            NearestPlan::Doubling { runs, items, depth, height } => {
+            InterpolatePlan::Doubling { runs, items, depth, height } => {
                 let rows = s.input[1];
                 let (n, by, fd, fh) = (long(items), magic([runs, rows]), int(depth), int(height));
                 let (runs, rows) = (int(runs), int(rows));
                 let args = NearestTwiceBwdArgs { dy, dx, n, runs, rows, by, fd, fh, accumulate };
                 self.launch(&NEAREST_TWICE_BWD, dt, "", Grid::Stride(items), &args)
             }
-            NearestPlan::Cells { .. } => {
+            InterpolatePlan::LinearDoubling { runs, pairs, items } => {
+                let (size, by) = (dims(s.input[1..].iter().copied()), magic([runs, pairs]));
+                let args = LinearTwiceBwdArgs { dy, dx, n: long(items), size, by, accumulate };
+                self.launch(&LINEAR_TWICE_BWD, dt, "", Grid::Stride(items), &args)
+            }
+            InterpolatePlan::Cells { .. } => {
                 let args = NearestBwdArgs {
                     dy,
                     dx,
                     n: long(cells),
                     size: sizes(&s),
                     magic: magic(s.input.into_iter().chain(s.input.map(|n| 2 * n))),
-                    half_cell: i32::from(mode == InterpolateMode::NearestExact),
+                    half_cell: i32::from(p.mode == InterpolateMode::NearestExact),
                     small: i32::from(small(&s)),
                     accumulate,
                 };
                 self.launch(&NEAREST_BWD, dt, "", Grid::Stride(cells), &args)
             }
+            InterpolatePlan::Tables => self.resample_bwd(p, &s, from, &v, accumulate),
         }
+    }
+
+    /// Interpolation by tables of weights.
+    fn resample(&self, p: Interpolate, s: &Sizes, x: &View<'_>, y: &View<'_>) -> Result<()> {
+        let t = self.tables(p, s, y.dtype())?;
+        let (n, group) = self.plane_groups(s.planes, s.output.iter().product());
+        let args = ResampleArgs {
+            x: self.arg_in(x),
+            bounds: self.arg_in(&t.bounds.view()),
+            weights: self.arg_in(&t.weights.view()),
+            y: self.arg_in(y),
+            n: n as i64,
+            planes: s.planes as i64,
+            group: group as i32,
+            size: sizes(s),
+            magic: magic(s.output),
+            taps: t.taps,
+        };
+        self.launch(&RESAMPLE, y.dtype(), "", Grid::Stride(n), &args)
+    }
+
+    /// The gradient of [`Engine::resample`].
+    fn resample_bwd(
+        &self,
+        p: Interpolate,
+        s: &Sizes,
+        dy: &View<'_>,
+        dx: &View<'_>,
+        accumulate: i32,
+    ) -> Result<()> {
+        let (t, dt) = (self.tables(p, s, dx.dtype())?, dx.dtype());
+        let cells: usize = s.input.iter().sum();
+        let args =
+            ResampleSpansArgs { bounds: self.arg_in(&t.bounds.view()), n: cells as i64, size: sizes(s) };
+        self.launch(&RESAMPLE_SPANS, dt, "", Grid::Stride(cells), &args)?;
+        let (n, group) = self.plane_groups(s.planes, s.input.iter().product());
+        let args = ResampleBwdArgs {
+            dy: self.arg_in(dy),
+            bounds: self.arg_in(&t.bounds.view()),
+            weights: self.arg_in(&t.weights.view()),
+            dx: self.arg_in(dx),
+            n: n as i64,
+            planes: s.planes as i64,
+            group: group as i32,
+            size: sizes(s),
+            magic: magic(s.input),
+            taps: t.taps,
+            accumulate,
+        };
+        self.launch(&RESAMPLE_BWD, dt, "", Grid::Stride(n), &args)
     }
 }
 
@@ -173,31 +238,14 @@ impl ResampleOps for Engine {
         let s = check_interpolate(p, &x, &y)?;
         let v = y.as_view();
         self.check_owner_all(OP, &[("x", x), ("y", v)])?;
-        let (n, dt) = (v.numel(), v.dtype());
-        if n == 0 {
+        if v.numel() == 0 {
             return Ok(());
         }
-        match p.mode {
-            InterpolateMode::Area => self.avg_pool(Pooling::Adaptive, x, y),
-            InterpolateMode::Nearest | InterpolateMode::NearestExact => self.nearest(OP, p.mode, s, &x, &v),
-            InterpolateMode::Linear | InterpolateMode::Cubic => {
-                let t = self.tables(p, &s, dt)?;
-                let (n, group) = self.plane_groups(s.planes, s.output.iter().product());
-                let args = ResampleArgs {
-                    x: self.arg_in(&x),
-                    bounds: self.arg_in(&t.bounds.view()),
-                    weights: self.arg_in(&t.weights.view()),
-                    y: self.arg_in(&v),
-                    n: n as i64,
-                    planes: s.planes as i64,
-                    group: group as i32,
-                    size: sizes(&s),
-                    magic: magic(s.output),
-                    taps: t.taps,
-                };
-                self.launch(&RESAMPLE, dt, "", Grid::Stride(n), &args)
-            }
+        if p.mode == InterpolateMode::Area {
+            return self.avg_pool(Pooling::Adaptive, x, y);
         }
+        let plan = self.plan(OP, &problem(p, s, &x, &v))?;
+        self.interpolate_as(plan, p, s, &x, &v)
     }
 
     fn interpolate_bwd(&self, p: Interpolate, dy: View<'_>, dx: GradMut<'_>) -> Result<()> {
@@ -205,42 +253,14 @@ impl ResampleOps for Engine {
         let s = check_interpolate_bwd(p, &dy, &dx)?;
         let v = dx.out.as_view();
         self.check_owner_all(OP, &[("dy", dy), ("dx", v)])?;
-        let (n, dt) = (v.numel(), v.dtype());
-        if n == 0 {
+        if v.numel() == 0 {
             return Ok(());
         }
-        let accumulate = i32::from(dx.accumulate);
-        match p.mode {
-            InterpolateMode::Area => self.avg_pool_bwd(Pooling::Adaptive, dy, dx),
-            InterpolateMode::Nearest | InterpolateMode::NearestExact => {
-                self.nearest_bwd(OP, p.mode, s, &dy, &dx)
-            }
-            InterpolateMode::Linear | InterpolateMode::Cubic => {
-                let t = self.tables(p, &s, dt)?;
-                let cells: usize = s.input.iter().sum();
-                let args = ResampleSpansArgs {
-                    bounds: self.arg_in(&t.bounds.view()),
-                    n: cells as i64,
-                    size: sizes(&s),
-                };
-                self.launch(&RESAMPLE_SPANS, dt, "", Grid::Stride(cells), &args)?;
-                let (n, group) = self.plane_groups(s.planes, s.input.iter().product());
-                let args = ResampleBwdArgs {
-                    dy: self.arg_in(&dy),
-                    bounds: self.arg_in(&t.bounds.view()),
-                    weights: self.arg_in(&t.weights.view()),
-                    dx: self.arg_in(&v),
-                    n: n as i64,
-                    planes: s.planes as i64,
-                    group: group as i32,
-                    size: sizes(&s),
-                    magic: magic(s.input),
-                    taps: t.taps,
-                    accumulate,
-                };
-                self.launch(&RESAMPLE_BWD, dt, "", Grid::Stride(n), &args)
-            }
+        if p.mode == InterpolateMode::Area {
+            return self.avg_pool_bwd(Pooling::Adaptive, dy, dx);
         }
+        let plan = self.plan(OP, &problem(p, s, &v, &dy))?;
+        self.interpolate_bwd_as(plan, p, s, &dy, &dx)
     }
 
     fn affine_grid(&self, align_corners: bool, theta: View<'_>, grid: ViewMut<'_>) -> Result<()> {

@@ -147,12 +147,17 @@ impl SegmentProblem {
         let wide = self.operands.whole(self.cols);
         let items = if wide { self.cols / self.operands.vector() } else { self.cols };
         let tx = pow2(items, 32);
-        // Rows per segment, as if all were alike: a lane takes about four.
+        // Rows per segment, as if all were alike: a lane takes 32 of them, which spares exchanges, or about four where that leaves the device idle.
         let rows = self.rows / self.count.max(1);
+        let (tiles, fill) = (items.div_ceil(tx), caps.target_blocks());
+        let blocks = |ty: usize| (self.count * tiles).div_ceil(LANES / (tx * ty));
         // A CPU reduces a segment alone; PoCL mixes up values that cross barriers in this kernel.
-        let ty = if caps.is_cpu { 1 } else { pow2(rows.div_ceil(4), LANES / tx) };
-        let tiles = items.div_ceil(tx);
-        let (blocks, fill) = ((self.count * tiles).div_ceil(LANES / (tx * ty)), caps.target_blocks());
+        let most = if caps.is_cpu { 1 } else { pow2(rows.div_ceil(4), LANES / tx) };
+        let mut ty = pow2(rows.div_ceil(32), most);
+        while ty < most && blocks(ty) < 2 * fill {
+            ty *= 2;
+        }
+        let blocks = blocks(ty);
         let splits = if blocks < fill {
             (fill * 2).div_ceil(blocks.max(1)).min(rows / (ty * 8)).clamp(1, COLUMN_CHUNKS)
         } else {

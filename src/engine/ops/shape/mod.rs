@@ -143,7 +143,7 @@ impl Engine {
             hi,
             accumulate: i32::from(accumulate),
         };
-        self.launch(&PAD_ND, mover(x.dtype(), accumulate), "", Grid::Stride(n), &args)
+        self.launch(&PAD_ND, mover(x.dtype(), accumulate), "", Grid::Stride(n.div_ceil(DEPTH)), &args)
     }
 
     /// Offsets of the copies of each element (n + 1 sums of the counts), and for each copy its element or -1. Reports counts that do not add
@@ -215,6 +215,8 @@ impl Engine {
             wide: i32::from(wide),
             len: run.len as i64,
             step: run.step as i64,
+            // Beyond that the quotient of a cell is 0.
+            by_step: magic_of(run.step.min(1 << 31)),
             places: run.places as i64,
             stride: run.stride,
             accumulate: i32::from(dx.accumulate),

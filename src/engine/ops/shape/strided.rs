@@ -48,7 +48,7 @@ pub(in crate::engine::ops) fn merged(mut axes: Vec<Axis>) -> Vec<Axis> {
 }
 
 /// Items that a thread of `copy_nd`, and of `fill_nd`, takes (`GK_SHAPE_DEPTH`).
-const DEPTH: usize = 4;
+pub(in crate::engine::ops) const DEPTH: usize = 4;
 
 /// Integer dtype that moves elements of this many bytes.
 pub(in crate::engine::ops) fn unit_of(bytes: usize) -> DType {

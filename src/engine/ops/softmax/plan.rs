@@ -1,7 +1,7 @@
 //! How softmax runs: the threads, blocks or clusters of blocks that share a row.
 
 use crate::device::Caps;
-use crate::engine::geometry::Alignment;
+use crate::engine::geometry::{Alignment, side_by_side};
 use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
 use crate::engine::tune::ProblemKey;
@@ -14,6 +14,10 @@ const ITEMS: usize = 4;
 pub(super) const CLUSTER_ELEMENTS: [usize; 2] = [16, 64];
 /// Rows that are longer than this are shared by the blocks of a cluster: elements.
 const LONG: usize = REGISTERS * LANES;
+/// Elements of a row from which on a cluster is faster than one block that reads the row twice (of 8,200 elements the latter takes half the time, of
+/// 40,000 a twentieth more, or a fifth in gradients; H200).
+const LEAST_SHARED: usize = 32_768;
+const LEAST_SHARED_BWD: usize = 20_480;
 /// Shortest part of a split row, in items.
 const PART: usize = 2048;
 
@@ -118,10 +122,12 @@ impl SoftmaxProblem {
         Ok(SoftmaxPlan::Cluster { wide, size, blocks })
     }
 
-    /// Whether clusters keep the device busy, and read 16 bytes at a time: single elements of 16 bits take more time than a second reading.
+    /// Whether clusters keep the device busy, rows are long enough that meeting takes less time than a second reading, and are read 16 bytes at a time:
+    /// single elements of 16 bits take more than that reading, too.
     fn prefers_cluster(&self, caps: &Caps) -> bool {
         let busy = self.outer * caps.cluster as usize >= caps.compute_units as usize;
-        busy && (self.vector() <= 4 || self.operands.whole(self.cols))
+        let long = self.cols >= if self.tensors > 2 { LEAST_SHARED_BWD } else { LEAST_SHARED };
+        busy && long && (self.vector() <= 4 || self.operands.whole(self.cols))
     }
 
     /// Threads that share a row, where blocks loop over rows.
@@ -151,11 +157,10 @@ impl SoftmaxProblem {
         Ok(SoftmaxPlan::Split(Split { splits, chunk, wide: self.wide(), phase: self.phase() }))
     }
 
-    fn columns(&self) -> SoftmaxPlan {
+    fn columns(&self, caps: &Caps) -> SoftmaxPlan {
         let wide = self.operands.whole(self.inner);
         let items = self.outer * self.inner / if wide { self.vector() } else { 1 };
-        let ty = (LANES / pow2(items, 32)).min(pow2(self.cols.div_ceil(8), LANES));
-        let tx = LANES / ty;
+        let tx = side_by_side(items, self.cols, wide, caps);
         SoftmaxPlan::Columns { tx, wide, blocks: items.div_ceil(tx) }
     }
 }
@@ -181,7 +186,7 @@ impl Problem for SoftmaxProblem {
                 Ok(SoftmaxPlan::Rows { lanes, wide, phase, blocks: self.row_blocks(lanes, caps) })
             }
             (4, 1) => Err("the axis is the innermost".into()),
-            (4, _) => Ok(self.columns()),
+            (4, _) => Ok(self.columns(caps)),
             _ => Err("the axis is not the innermost".into()),
         }
     }
@@ -210,7 +215,9 @@ mod tests {
         let cases = [
             (problem(4096, 100, 1), "registers", "registers"),
             (problem(4096, 8192, 1), "registers", "registers"),
+            (problem(4096, 8200, 1), "rows", "rows"),
             (problem(4096, 32768, 1), "cluster", "rows"),
+            (SoftmaxProblem { tensors: 3, ..problem(4096, 24576, 1) }, "cluster", "rows"),
             (problem(1, 1 << 24, 1), "split", "split"),
             (problem(1 << 20, 1 << 20, 1), "rows", "rows"),
             (problem(32, 100, 64), "columns", "columns"),

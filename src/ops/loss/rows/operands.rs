@@ -154,6 +154,11 @@ impl RowLoss {
         matches!(self.rows(), Rows::ClassAxis)
     }
 
+    /// Whether every element is a row.
+    pub(crate) const fn single_elements(&self) -> bool {
+        matches!(self.rows(), Rows::Each)
+    }
+
     pub(super) const fn rows(&self) -> Rows {
         match self {
             RowLoss::Dice { per_channel: true, .. } => Rows::First(2),

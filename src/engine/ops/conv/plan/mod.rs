@@ -20,8 +20,9 @@ pub(crate) const COUNT: usize = 1 << 30;
 const PARTS: usize = 1 << 27;
 /// Elements of the columns of windows that are in memory at a time.
 pub(super) const COLUMNS_LIMIT: usize = 1 << 25;
-/// Rows of an item of the depthwise kernels (`GK_STRIP`).
+/// Rows of an item of the depthwise kernels (`GK_STRIP`), of three taps and of more.
 const STRIP: usize = 2;
+const LARGE_STRIP: usize = 4;
 
 const SOURCE: &str = "kernels/common/conv/conv.c, weight.c";
 
@@ -112,9 +113,11 @@ pub(crate) enum Tile {
     Square64,
 }
 
-/// Items of a depthwise convolution with 3 x 3 taps that keeps the map's size, as `depthwise.c` takes it: of a row, and of a map along its height.
+/// Items of a depthwise convolution that keeps the map's size, as `depthwise.c` takes it with 3 x 3 taps and `depthwise_large.c` with 5 x 5 or 7 x 7: of
+/// a row, and of a map along its height.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Depthwise {
+    pub(crate) side: usize,
     pub(crate) quads: usize,
     pub(crate) strips: usize,
 }
@@ -122,12 +125,15 @@ pub(crate) struct Depthwise {
 impl Depthwise {
     /// `Some` where the kernels for it apply, given that each output channel reads one channel.
     fn of(s: &ConvShape) -> Option<Depthwise> {
-        let same = s.kernel == [1, 3, 3] && s.pad == [0, 1, 1] && s.input == s.output && s.input[0] == 1;
+        let side = s.kernel[2];
+        let square = matches!(side, 3 | 5 | 7) && s.kernel == [1, side, side];
+        let same = square && s.pad == [0, side / 2, side / 2] && s.input == s.output && s.input[0] == 1;
         let unit = s.stride == [1; 3] && s.dilation[1..] == [1, 1];
         let [_, height, width] = s.input;
-        let (quads, strips) = (width.div_ceil(4), height.div_ceil(STRIP));
+        let strip = if side == 3 { STRIP } else { LARGE_STRIP };
+        let (quads, strips) = (width.div_ceil(4), height.div_ceil(strip));
         let items = [s.n, s.ci.max(s.co), quads, strips].iter().fold(1, |a: usize, &b| a.saturating_mul(b));
-        (same && unit && items <= i32::MAX as usize).then_some(Depthwise { quads, strips })
+        (same && unit && items <= i32::MAX as usize).then_some(Depthwise { side, quads, strips })
     }
 }
 

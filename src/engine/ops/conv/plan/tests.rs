@@ -192,7 +192,10 @@ fn adjoints_of_few_channels_have_tiles_of_places() {
 fn special_shapes_have_kernels_of_their_own() {
     let gpu = gpu();
     let s = shape(8, [64, 64, 64], 56);
-    assert_eq!(conv(s).plan(AUTO, &gpu), Ok(ConvPlan::Depthwise(Depthwise { quads: 14, strips: 28 })));
+    assert_eq!(
+        conv(s).plan(AUTO, &gpu),
+        Ok(ConvPlan::Depthwise(Depthwise { side: 3, quads: 14, strips: 28 }))
+    );
     let wide = ConvShape { kernel: [1, 5, 5], pad: [0, 2, 2], ..s };
     assert_eq!(conv(wide).plan(AUTO, &gpu), Ok(ConvPlan::Strips));
     let stepped = ConvShape { stride: [1, 2, 2], output: [1, 28, 28], ..s };

@@ -1,0 +1,76 @@
+"""Writes docs/BANDWIDTH.md: the share of a copy's speed that each operation bound by memory reaches.
+
+    TREFOIL_BACKEND=cuda cargo bench --bench ops -- --quick > LOG
+    python benches/bandwidth.py LOG "one NVIDIA H200, 2026-11-30" > docs/BANDWIDTH.md
+
+LOG is what `cargo bench` prints. Standard library only.
+"""
+
+import re
+import sys
+
+TIME = re.compile(r"time:\s+\[[\d.]+ \S+ ([\d.]+) (\S+) ")
+RATE = re.compile(r"thrpt:\s+\[[\d.]+ \S+ ([\d.]+) (\S+) ")
+MICROSECONDS = {"ns": 1e-3, "µs": 1.0, "us": 1.0, "ms": 1e3, "s": 1e6}
+BYTES = {"B/s": 1.0, "KiB/s": 2.0**10, "MiB/s": 2.0**20, "GiB/s": 2.0**30, "TiB/s": 2.0**40}
+# The copy that all others are compared with.
+COPY = ("copy", "flat", "f32")
+# What passes between host and device, or only allocates.
+CALLS = ("alloc", "read_bytes", "write_bytes")
+# Bytes below which a problem is bound by the latency of a launch rather than by memory.
+LEAST = 16e6
+
+TITLE = """# Bandwidth
+
+How near each operation that memory bounds comes to the speed of memory: the bytes that have to move at least once by the time, as a share of the same
+of a flat copy (`{copy}` µs for {moved:.0f} MB: {speed:.2f} TB/s). Times are medians of device events, in microseconds, launches included; the sizes
+are those of `benches/problems`. Written by `benches/bandwidth.py` from `cargo bench --bench ops -- --quick` on {device}.
+
+Operations whose time arithmetic decides are not here, and none that move less than {least:.0f} MB, nor copies between host and device. A small share
+is not always a fault: special functions are bound by arithmetic, and sorts, scattered sums and graphs read memory in random order or several times.
+
+Of {count} problems {fast} reach 85 %, {middle} 60 to 85 %, {slow} 30 to 60 %, {slowest} less.
+
+| operation | problem | f32 µs | of copy | bf16 µs | of copy |
+|---|---|---|---|---|---|"""
+
+
+def measured(log):
+    """(operation, problem, dtype) -> (microseconds, bytes), in the order of the log."""
+    rows, name, time = {}, None, None
+    for line in log.splitlines():
+        if line.startswith("ops/"):
+            name = tuple(line.split()[0].split("/")[1:4])
+        if m := TIME.search(line):
+            time = float(m[1]) * MICROSECONDS[m[2]]
+        if (m := RATE.search(line)) and m[2] in BYTES:
+            rows[name] = (time, float(m[1]) * BYTES[m[2]] * time * 1e-6)
+    return rows
+
+
+def main():
+    log, device = sys.argv[1:]
+    with open(log, encoding="utf-8") as f:
+        rows = measured(f.read())
+    copy = rows[COPY]
+    speed = copy[1] / copy[0]
+    shares = {k: b / t / speed for k, (t, b) in rows.items() if b >= LEAST and k[0] not in CALLS}
+    within = lambda low, high: sum(low <= s < high for s in shares.values())
+    counts = {"fast": within(0.85, 99), "middle": within(0.6, 0.85), "slow": within(0.3, 0.6), "slowest": within(0, 0.3)}
+    text = {"copy": f"{copy[0]:.1f}", "moved": copy[1] / 1e6, "speed": speed / 1e6, "device": device, "least": LEAST / 1e6}
+    print(TITLE.format(count=len(shares), **counts, **text))
+
+    def cells(key):
+        return f"{rows[key][0]:,.1f} | {100 * shares[key]:.0f} %" if key in shares else " | "
+
+    for op, problem in dict.fromkeys(k[:2] for k in shares):
+        # Integers and bytes take the first columns, with their type in the name.
+        others = [k for k in shares if k[:2] == (op, problem) and k[2] not in ("f32", "bf16")]
+        for key in others:
+            print(f"| `{op}` | {problem}, {key[2]} | {cells(key)} |  |  |")
+        if (op, problem, "f32") in shares or (op, problem, "bf16") in shares:
+            print(f"| `{op}` | {problem} | {cells((op, problem, 'f32'))} | {cells((op, problem, 'bf16'))} |")
+
+
+if __name__ == "__main__":
+    main()
