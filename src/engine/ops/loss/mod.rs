@@ -239,7 +239,7 @@ impl Engine {
 
 /// How rows of `c` classes are read: 0 by elements, 1 in vectors, 3 with vectors of the class weights, which lie at the same places of vectors.
 fn row_vectors(wide: bool, c: usize, weight: Option<&View<'_>>, vector: usize) -> i32 {
-    let whole = c % vector == 0 && weight.is_none_or(aligned16);
+    let whole = c.is_multiple_of(vector) && weight.is_none_or(aligned16);
     flag(wide) | flag(wide && whole) << 1
 }
 
