@@ -133,8 +133,18 @@ GK_BINARY_FLAT(gk_op_nextafter, gk_next(a, b))
 /* Integers wrap: their arithmetic is unsigned. Dividing by -1 must not trap on the smallest number. */
 #define GK_WRAP(a, op, b) ((gk_f)((gk_uf)(a) op (gk_uf)(b)))
 #define GK_BITS ((gk_f)(8 * sizeof(gk_t)))
+#if GK_DTYPE == GK_I64
+/* 64-bit divisions are slow: 32 bits where both numbers have no more. */
+GK_FN gk_f gk_idiv(gk_f a, gk_f b)
+{
+    if (((a | b) >> 32) == 0) return (gk_f)((gk_u32)a / (gk_u32)b);
+    return b == -1 ? GK_WRAP(0, -, a) : a / b;
+}
+GK_FN gk_f gk_imod(gk_f a, gk_f b) { return GK_WRAP(a, -, GK_WRAP(gk_idiv(a, b), *, b)); }
+#else
 GK_FN gk_f gk_idiv(gk_f a, gk_f b) { return b == -1 ? GK_WRAP(0, -, a) : a / b; }
 GK_FN gk_f gk_imod(gk_f a, gk_f b) { return b == -1 ? 0 : a % b; }
+#endif
 
 /* p: alpha */
 GK_BINARY_FLAT(gk_op_add, GK_WRAP(a, +, GK_WRAP(p, *, b)))

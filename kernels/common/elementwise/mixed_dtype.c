@@ -2,6 +2,7 @@
  * Launch: grid-stride over elements (16-byte items where `wide` is set: all tensors without gaps, aligned bases). Deterministic.
  * References: torch.where, torch.ldexp.
  */
+#include "common/prelude/bytes.h"
 #include "common/prelude/strided.h"
 #include "functions.h"
 
@@ -46,11 +47,25 @@ GK_KERNEL(where_nd)(GK_IN(gk_u8, c), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t
 #if GK_IS_FLOAT
 // Units: FLOATS64
 /* da[i] (+)= c[i] ? dy[i] : 0, db[i] (+)= c[i] ? 0 : dy[i]; either may be null. */
-GK_KERNEL(where_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, c), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sdy),
-                     GK_DIMS(sc), GK_DIMS(sda), GK_DIMS(sdb), int acc_a, int acc_b)
+GK_KERNEL(where_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, c), GK_OUT(gk_t, da), GK_OUT(gk_t, db), gk_i64 n, int wide, int rank, GK_DIMS(shape),
+                     GK_DIMS(sdy), GK_DIMS(sc), GK_DIMS(sda), GK_DIMS(sdb), int acc_a, int acc_b)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_u8, c); GK_BIND_OUT(gk_t, da); GK_BIND_OUT(gk_t, db);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+    gk_i64 items = wide ? n / GK_W : 0;
+    for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
+        gk_bytes m = gk_bytes_at(c, i * GK_W);
+        gk_vec g = gk_loadv(dy, i * GK_W), a = g, b = g;
+        if (da && acc_a) a = gk_loadv(da, i * GK_W);
+        if (db && acc_b) b = gk_loadv(db, i * GK_W);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) {
+            int first = gk_byte_set(m, k);
+            a.v[k] = first ? (acc_a ? a.v[k] + g.v[k] : g.v[k]) : acc_a ? a.v[k] : GK_R(0.0);
+            b.v[k] = !first ? (acc_b ? b.v[k] + g.v[k] : g.v[k]) : acc_b ? b.v[k] : GK_R(0.0);
+        }
+        if (da) gk_storev(da, i * GK_W, a);
+        if (db) gk_storev(db, i * GK_W, b);
+    }
+    for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) {
         gk_i64 ig = 0, ic = 0, ja = 0, jb = 0;
         GK_ND(i, n, rank, shape, { ig += r * sdy.v[d]; ic += r * sc.v[d]; ja += r * sda.v[d]; jb += r * sdb.v[d]; });
         gk_f g = gk_load(dy, ig);
@@ -61,11 +76,33 @@ GK_KERNEL(where_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, c), GK_OUT(gk_t, da), GK_OUT(
 }
 
 /* y[i] (+)= a[i] * 2^e[i]: torch.ldexp and its gradient with respect to a. */
-GK_KERNEL(ldexp_nd)(GK_IN(gk_t, a), GK_IN(int, e), GK_OUT(gk_t, y), gk_i64 n, int rank, GK_DIMS(shape), GK_DIMS(sa), GK_DIMS(se), GK_DIMS(sy),
-                    int accumulate)
+GK_KERNEL(ldexp_nd)(GK_IN(gk_t, a), GK_IN(int, e), GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape), GK_DIMS(sa), GK_DIMS(se),
+                    GK_DIMS(sy), int accumulate)
 {
     GK_BIND_IN(gk_t, a); GK_BIND_IN(int, e); GK_BIND_OUT(gk_t, y);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+    gk_i64 items = wide ? n / GK_W : 0;
+    for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
+        gk_i64 at = i * GK_W;
+        gk_vec v = gk_loadv(a, at), o = v;
+        int by[GK_W];
+#if GK_W == 2
+        gk_u64 q = *(GK_GLOBAL const gk_u64*)(e + at);
+        by[0] = (int)(gk_u32)q;
+        by[1] = (int)(gk_u32)(q >> 32);
+#else
+        GK_UNROLL for (int j = 0; j < GK_W; j += 4) {
+            gk_raw16 q = gk_load16((GK_GLOBAL const void*)(e + at + j));
+            by[j] = (int)q.x; by[j + 1] = (int)q.y; by[j + 2] = (int)q.z; by[j + 3] = (int)q.w;
+        }
+#endif
+        if (accumulate) o = gk_loadv(y, at);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) {
+            v.v[k] = gk_ldexp(v.v[k], by[k]);
+            if (accumulate) v.v[k] = o.v[k] + v.v[k];
+        }
+        gk_storev(y, at, v);
+    }
+    for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) {
         gk_i64 ia = 0, ie = 0, iy = 0;
         GK_ND(i, n, rank, shape, { ia += r * sa.v[d]; ie += r * se.v[d]; iy += r * sy.v[d]; });
         gk_f v = gk_ldexp(gk_load(a, ia), e[ie]);

@@ -3,7 +3,7 @@
  * range is reported in `err`, reads as 0 and is not written.
  *
  * Scatters are deterministic: the sources are first sorted by destination (sort/radix.c), so that those of one destination are neighbours in the
- * order of their positions; keys not below `limit` are dropped ones.
+ * order of their positions; keys not below `limit` are dropped ones, and may lie anywhere.
  * Launch: grid-stride over items unless stated.
  */
 #include "common/prelude/coordinates.h"
@@ -137,14 +137,31 @@ GK_KERNEL(copy_unmarked)(GK_IN(gk_t, x), GK_IN(gk_u8, mask), GK_OUT(gk_t, y), gk
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) gk_put(y, i, mask[i] ? (gk_b)0 : ((GK_GLOBAL const gk_b*)x)[i], accumulate);
 }
 
-/* y[.., c] = ids[..] == c; an id outside [0, classes) gives a row of zeros. Reference: F.one_hot. */
-GK_KERNEL(one_hot)(GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 n, int wide_index, gk_i64 classes, int code)
+/* y[.., c] = ids[..] == c; an id outside [0, classes) gives a row of zeros. `wide`: y is 16-byte aligned, and a block takes GK_INDEX_DEPTH runs of
+ * neighbouring items. An item may go on in the next row. Reference: F.one_hot. */
+GK_KERNEL(one_hot)(GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 n, int wide, int wide_index, gk_i64 classes, gk_i64 magic, int code)
 {
     GK_BIND_IN(int, ids); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, err);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
-        gk_i64 row = i <= 0x7fffffff ? (gk_i64)((gk_u32)i / (gk_u32)(classes <= 0x7fffffff ? classes : 0x7fffffff)) : i / classes,
-            c = i - row * classes;
-        gk_i64 id = gk_index(ids, row, wide_index);
+    gk_i64 items = wide ? n / GK_W : 0, first = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_INDEX_DEPTH) + gk_lid();
+    for (gk_i64 at = first; at < items; at += gk_gsize() * GK_INDEX_DEPTH) {
+        GK_UNROLL for (int u = 0; u < GK_INDEX_DEPTH; u++) {
+            gk_i64 i = (at + u * GK_BLOCK) * GK_W;
+            if (at + u * GK_BLOCK >= items) break;
+            gk_i64 row = gk_over(i, n, classes, magic), c = i - row * classes, id = gk_index(ids, row, wide_index);
+            gk_vec v;
+            GK_UNROLL for (int k = 0; k < GK_W; k++) {
+                if (c == classes) {
+                    c = 0;
+                    id = gk_index(ids, ++row, wide_index);
+                }
+                if (c == 0 && (id < 0 || id >= classes)) gk_report(err, code);
+                v.v[k] = (gk_f)(id == c++);
+            }
+            gk_storev(y, i, v);
+        }
+    }
+    for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) {
+        gk_i64 row = gk_over(i, n, classes, magic), c = i - row * classes, id = gk_index(ids, row, wide_index);
         if (c == 0 && (id < 0 || id >= classes)) gk_report(err, code);
         gk_store(y, i, (gk_f)(id == c));
     }
@@ -199,18 +216,6 @@ GK_FN void gk_keep_partial(GK_GLOBAL gk_f* p, gk_i64 i, gk_vec v, int wide)
     }
 }
 
-/* First of the n sorted keys that is not below `key`. */
-GK_FN gk_i64 gk_lower_bound(GK_GLOBAL const int* keys, gk_i64 n, int wide_keys, gk_i64 key)
-{
-    gk_i64 lo = 0, hi = n;
-    while (lo < hi) {
-        gk_i64 mid = lo + (hi - lo) / 2;
-        if (gk_index(keys, mid, wide_keys) < key) lo = mid + 1;
-        else hi = mid;
-    }
-    return lo;
-}
-
 /* Combines the reduced sources with y[at] (`include`) or overwrites it; with `stat` they are stored there as they are. */
 GK_FN void gk_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* stat, gk_i64 at, gk_vec acc, int how, int include, gk_f alpha, gk_i64 count, int wide)
 {
@@ -256,7 +261,14 @@ GK_KERNEL(scatter_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, s
         gk_vec acc, ahead;
         GK_UNROLL for (int k = 0; k < GK_W; k++) { acc.v[k] = 0; ahead.v[k] = 1; }
         if (value != GK_ONE) ahead = gk_fetch(src, (o * n + (gk_i64)(gk_u32)positions[j]) * inner + at, wide);
-        while (j < end && key < limit) {
+        while (j < end) {
+            if (key >= limit) {
+                start = ++j;
+                if (j == end) break;
+                key = gk_index(keys, j, wide_keys);
+                if (value != GK_ONE) ahead = gk_fetch(src, (o * n + (gk_i64)(gk_u32)positions[j]) * inner + at, wide);
+                continue;
+            }
             gk_i64 cell = (o * limit + key) * inner + at;
             gk_vec v = ahead;
             /* The next source is on its way while this one is added. */
@@ -297,10 +309,16 @@ GK_KERNEL(scatter_reduce_combine)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f
         if (key >= limit || gk_index(keys, end, wide_keys) != key) continue;
         if (first > 0 && gk_index(keys, first - 1, wide_keys) == key) continue;
         gk_vec acc = gk_fetch_partial(tail, c * columns * w + column, wide);
-        for (gk_i64 b = c + 1; b * run < n && gk_index(keys, b * run, wide_keys) == key; b++)
+        gk_i64 b = c + 1, o = column / inner, count = 0;
+        for (; b * run < n && gk_index(keys, b * run, wide_keys) == key; b++)
             acc = gk_combinev(acc, gk_fetch_partial(head, b * columns * w + column, wide), how);
-        gk_i64 o = column / inner, count = 0;
-        if (how == GK_INDEX_MEAN) count = gk_lower_bound(keys, n, wide_keys, key + 1) - gk_lower_bound(keys, n, wide_keys, key);
+        if (how == GK_INDEX_MEAN) {
+            /* The key begins in run c and ends in run b - 1. */
+            gk_i64 from = end - 1, to = (b - 1) * run;
+            while (from > first && gk_index(keys, from - 1, wide_keys) == key) from--;
+            while (to < n && gk_index(keys, to, wide_keys) == key) to++;
+            count = to - from;
+        }
         gk_finish(y, stat, (o * limit + key) * inner + column - o * inner, acc, how, include, alpha, count, wide);
     }
 }

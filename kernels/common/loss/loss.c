@@ -16,13 +16,19 @@
 #define GK_LOSS_GRAD GK_CAT(GK_OP, _grad)
 
 // Units: FLOATS64 x LOSSES
-/* y[i] = weight_i * l(p_i, t_i) */
-GK_KERNEL(loss_items)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_IN(gk_u8, mask), GK_OUT(gk_t, y), gk_i64 n, gk_f a, gk_f b,
+/* y[i] = weight_i * l(p_i, t_i); wide: p, t and y are 16-byte aligned, without weight and mask. */
+GK_KERNEL(loss_items)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_IN(gk_u8, mask), GK_OUT(gk_t, y), gk_i64 n, int wide, gk_f a, gk_f b,
                       int flags)
 {
     GK_BIND_IN(gk_t, p); GK_BIND_IN(gk_t, t); GK_BIND_IN(gk_t, weight); GK_BIND_IN(gk_u8, mask); GK_BIND_OUT(gk_t, y);
     gk_lp h = gk_make_lp(a, b, flags);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+    gk_i64 items = wide ? n / GK_W : 0;
+    for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
+        gk_vec u = gk_loadv(p, i * GK_W), v = gk_loadv(t, i * GK_W);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) u.v[k] = GK_OP(u.v[k], v.v[k], h);
+        gk_storev(y, i * GK_W, u);
+    }
+    for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) {
         gk_f w = GK_ITEM_WEIGHT(i);
         gk_store(y, i, (mask && !mask[i]) ? GK_R(0.0) : w * GK_OP(gk_load(p, i), gk_load(t, i), h));
     }

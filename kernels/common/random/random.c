@@ -1,9 +1,12 @@
 /* Random numbers and dropout from Philox4x32-10 (Salmon et al., 2011); the text of the maps is section "Random" of docs/NUMERICS.md.
  *
  * Element i of a call uses block offset + i/4 and word i%4 (f64: block offset + i/2 and the words 2(i%2), 2(i%2)+1).
- * Launch: grid-stride, one thread per block of the generator. Arithmetic in f32 (f64 for f64 outputs). Integer streams are equal on all
+ * Launch: grid-stride, a thread per block of the generator, or with `wide` (16-byte aligned tensors) per 16 bytes of results.
+ * Arithmetic in f32 (f64 for f64 outputs). Integer streams are equal on all
  * backends; values that pass through log, sin and cos agree within a few ULP.
  */
+
+#include "common/prelude/bytes.h"
 
 GK_FN gk_u64 gk_start(gk_i64 offset, GK_GLOBAL const gk_i64* more) { return (gk_u64)offset + (more ? (gk_u64)more[0] : 0ul); }
 
@@ -18,12 +21,30 @@ GK_FN float gk_uniform01_open(gk_words r, int k) { return gk_unit_open(r.w[k]); 
 #endif
 
 #if GK_IS_FLOAT
-/* sin and cos of 2 pi u: the quarter is split off first, so that the argument stays small and exact. */
+/* sin and cos of up to pi / 4: no quarters are left to split off. In f32 the polynomials of the Cephes library, within 1 ULP. */
+#if GK_DTYPE == GK_F64
+#define gk_sin_small(a) gk_sin(a)
+#define gk_cos_small(a) gk_cos(a)
+#else
+GK_FN float gk_sin_small(float a)
+{
+    float z = a * a;
+    return a + a * z * ((-1.9515295891e-4f * z + 8.3321608736e-3f) * z - 1.6666654611e-1f);
+}
+GK_FN float gk_cos_small(float a)
+{
+    float z = a * a;
+    return 1.0f - 0.5f * z + z * z * ((2.443315711809948e-5f * z - 1.388731625493765e-3f) * z + 4.166664568298827e-2f);
+}
+#endif
+
+/* sin and cos of 2 pi u: the quarter is split off first, so that the argument stays small and exact. Both are computed: a pair of numbers needs both,
+ * and no branch divides the threads. */
 GK_FN gk_f gk_trig2pi(gk_f u, int cosine)
 {
     gk_f quarter = gk_rint(GK_R(4.0) * u), a = (GK_R(4.0) * u - quarter) * GK_R(1.57079632679489662);
     int k = ((int)quarter + cosine) & 3;
-    gk_f v = (k & 1) ? gk_cos(a) : gk_sin(a);
+    gk_f s = gk_sin_small(a), c = gk_cos_small(a), v = (k & 1) ? c : s;
     return (k & 2) ? -v : v;
 }
 
@@ -49,13 +70,25 @@ GK_FN gk_f gk_rand_gumbel(gk_words r, int k, gk_f unused, gk_f unused2)
 }
 
 #ifdef GK_OP
+/* Blocks of the generator that give 16 bytes. */
+#define GK_ITEM_BLOCKS (GK_W / GK_PER_BLOCK)
+
 // Units: FLOATS64 x DISTRIBUTIONS
 /* y[i] = GK_OP(words of i; p, q) */
-GK_KERNEL(random_float)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more), gk_f p, gk_f q)
+GK_KERNEL(random_float)(GK_OUT(gk_t, y), gk_i64 n, int wide, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more), gk_f p, gk_f q)
 {
     GK_BIND_OUT(gk_t, y); GK_BIND_IN(gk_i64, more);
     gk_u64 first = gk_start(offset, more);
-    for (gk_i64 b = gk_gid(); b * GK_PER_BLOCK < n; b += gk_gsize()) {
+    gk_i64 items = wide ? n / GK_W : 0;
+    for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
+        gk_vec v;
+        GK_UNROLL for (int j = 0; j < GK_ITEM_BLOCKS; j++) {
+            gk_words r = gk_philox(first + (gk_u64)(i * GK_ITEM_BLOCKS + j), (gk_u64)stream, (gk_u64)seed);
+            GK_UNROLL for (int k = 0; k < GK_PER_BLOCK; k++) v.v[j * GK_PER_BLOCK + k] = GK_OP(r, k, p, q);
+        }
+        gk_storev_quick(y, i * GK_W, v);
+    }
+    for (gk_i64 b = items * GK_ITEM_BLOCKS + gk_gid(); b * GK_PER_BLOCK < n; b += gk_gsize()) {
         gk_words r = gk_philox(first + (gk_u64)b, (gk_u64)stream, (gk_u64)seed);
         GK_UNROLL for (int k = 0; k < GK_PER_BLOCK; k++)
             if (b * GK_PER_BLOCK + k < n) gk_store(y, b * GK_PER_BLOCK + k, GK_OP(r, k, p, q));
@@ -78,6 +111,9 @@ GK_KERNEL(random_bernoulli)(GK_IN(gk_t, p), GK_OUT(gk_u8, y), gk_i64 n, gk_i64 s
     }
 }
 
+/* The number of words w >> 8 whose number in [0, 1) is below `keep`, itself in [0, 1]: comparing integers spares a conversion per element. */
+GK_FN gk_u32 gk_kept_below(float keep) { return (gk_u32)GK_M32(ceil)(keep * 16777216.0f); }
+
 // Units: FLOATS64
 /* y = keep ? x / (1 - prob) : 0 with keep = u < 1 - prob; mask[i] = keep where mask is not null. accumulate adds to y. */
 GK_KERNEL(dropout)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_u8, mask), gk_i64 n, int wide, gk_i64 seed, gk_i64 stream, gk_i64 offset,
@@ -85,9 +121,11 @@ GK_KERNEL(dropout)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_u8, mask), gk_i64 
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_u8, mask); GK_BIND_IN(gk_i64, more);
     gk_u64 first = gk_start(offset, more);
+    gk_u32 below = gk_kept_below(keep);
     gk_i64 items = wide ? n / 8 : 0;
     for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
         gk_words r[2];
+        gk_u64 bytes = 0;
         gk_vec v[8 / GK_W], o[8 / GK_W];
         GK_UNROLL for (int j = 0; j < 8 / GK_W; j++) {
             v[j] = gk_loadv(x, i * 8 + j * GK_W);
@@ -96,11 +134,12 @@ GK_KERNEL(dropout)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_u8, mask), gk_i64 
         }
         GK_UNROLL for (int j = 0; j < 2; j++) r[j] = gk_philox(first + (gk_u64)(i * 2 + j), (gk_u64)stream, (gk_u64)seed);
         GK_UNROLL for (int k = 0; k < 8; k++) {
-            int kept = gk_unit(r[k / 4].w[k % 4]) < keep;
+            int kept = (r[k / 4].w[k % 4] >> 8) < below;
             gk_f d = kept ? v[k / GK_W].v[k % GK_W] * scale : GK_R(0.0);
             o[k / GK_W].v[k % GK_W] = accumulate ? o[k / GK_W].v[k % GK_W] + d : d;
-            if (mask) mask[i * 8 + k] = (gk_u8)kept;
+            bytes |= (gk_u64)kept << (8 * k);
         }
+        if (mask) ((GK_GLOBAL gk_u64*)mask)[i] = bytes;
         GK_UNROLL for (int j = 0; j < 8 / GK_W; j++) gk_storev(y, i * 8 + j * GK_W, o[j]);
     }
     /* The rest in whole blocks of the generator. */
@@ -109,7 +148,7 @@ GK_KERNEL(dropout)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_u8, mask), gk_i64 
         for (int k = 0; k < 4; k++) {
             gk_i64 i = b * 4 + k;
             if (i >= n) break;
-            int kept = gk_unit(r.w[k]) < keep;
+            int kept = (r.w[k] >> 8) < below;
             gk_f d = kept ? gk_load(x, i) * scale : GK_R(0.0);
             gk_store(y, i, accumulate ? gk_load(y, i) + d : d);
             if (mask) mask[i] = (gk_u8)kept;
@@ -158,11 +197,34 @@ GK_KERNEL(bias_dropout)(GK_IN(gk_t, x), GK_IN(gk_t, bias), GK_IN(gk_t, r), GK_OU
     }
 }
 
-/* y = mask ? x * scale : 0 */
-GK_KERNEL(dropout_masked)(GK_IN(gk_t, x), GK_IN(gk_u8, mask), GK_OUT(gk_t, y), gk_i64 n, gk_f scale, int accumulate)
+/* y = mask ? x * scale : 0; `wide`: all tensors are 16-byte aligned. A block takes two runs of neighbouring items, both loaded before the first is
+ * used. */
+GK_KERNEL(dropout_masked)(GK_IN(gk_t, x), GK_IN(gk_u8, mask), GK_OUT(gk_t, y), gk_i64 n, int wide, gk_f scale, int accumulate)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_u8, mask); GK_BIND_OUT(gk_t, y);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
+    gk_i64 items = wide ? n / GK_W : 0;
+    for (gk_i64 i = (gk_i64)gk_bid(0) * (2 * GK_BLOCK) + gk_lid(); i < items; i += 2 * gk_gsize()) {
+        gk_vec v[2], o[2];
+        gk_bytes m[2];
+        gk_i64 at[2];
+        at[0] = i * GK_W;
+        at[1] = i + GK_BLOCK < items ? (i + GK_BLOCK) * GK_W : at[0];
+        GK_UNROLL for (int u = 0; u < 2; u++) {
+            m[u] = gk_bytes_at(mask, at[u]);
+            v[u] = gk_loadv(x, at[u]);
+            o[u] = v[u];
+            if (accumulate) o[u] = gk_loadv(y, at[u]);
+        }
+        GK_UNROLL for (int u = 0; u < 2; u++) {
+            if (u > 0 && at[u] == at[0]) break;
+            GK_UNROLL for (int k = 0; k < GK_W; k++) {
+                gk_f d = gk_byte_set(m[u], k) ? v[u].v[k] * scale : GK_R(0.0);
+                v[u].v[k] = accumulate ? o[u].v[k] + d : d;
+            }
+            gk_storev(y, at[u], v[u]);
+        }
+    }
+    for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) {
         gk_f d = mask[i] ? gk_load(x, i) * scale : GK_R(0.0);
         gk_store(y, i, accumulate ? gk_load(y, i) + d : d);
     }
@@ -283,14 +345,24 @@ GK_KERNEL(categorical_gumbel)(GK_IN(gk_t, logits), GK_OUT(int, y), int wide, gk_
 #else
 // Units: INDICES
 /* Integer outputs: raw words (i32), or lo + floor(w * range / 2^32) with range in 1..2^32 (0 stands for 2^32). */
-GK_KERNEL(random_int)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more), gk_i64 lo, gk_u32 range)
+GK_KERNEL(random_int)(GK_OUT(gk_t, y), gk_i64 n, int wide, gk_i64 seed, gk_i64 stream, gk_i64 offset, GK_IN(gk_i64, more), gk_i64 lo, gk_u32 range)
 {
     GK_BIND_OUT(gk_t, y); GK_BIND_IN(gk_i64, more);
     gk_u64 first = gk_start(offset, more);
     for (gk_i64 b = gk_gid(); b * 4 < n; b += gk_gsize()) {
         gk_words r = gk_philox(first + (gk_u64)b, (gk_u64)stream, (gk_u64)seed);
-        for (int k = 0; k < 4; k++)
-            if (b * 4 + k < n) y[b * 4 + k] = (gk_t)(lo + (gk_i64)(range ? gk_mulhi(r.w[k], range) : r.w[k]));
+        gk_t v[4];
+        GK_UNROLL for (int k = 0; k < 4; k++) v[k] = (gk_t)(lo + (gk_i64)(range ? gk_mulhi(r.w[k], range) : r.w[k]));
+        if (wide && b * 4 + 4 <= n) {
+            GK_UNROLL for (int j = 0; j < 4; j += GK_W) {
+                gk_vec q;
+                GK_UNROLL for (int k = 0; k < GK_W; k++) q.v[k] = v[j + k];
+                gk_storev(y, b * 4 + j, q);
+            }
+        } else {
+            GK_UNROLL for (int k = 0; k < 4; k++)
+                if (b * 4 + k < n) y[b * 4 + k] = v[k];
+        }
     }
 }
 

@@ -71,15 +71,77 @@ GK_FN int gk_lane_scan(gk_s v, int flag, GK_LOCAL_PTR gk_s* tmp, GK_LOCAL_PTR in
     return bank;
 }
 
+/* What precedes each thread of the block, back to the last thread with a flag, and in `total` what the last thread's sum is. tmp and flags hold
+ * 2 * GK_BLOCK; `turn` is even and odd in turns from call to call. */
+#if defined(gk_shuffle_xor) && GK_IS_FLOAT
+/* Lanes exchange their sums, then the sums of the waves meet in local memory, in the half of the turn: one barrier. */
+GK_FN gk_s gk_block_before(gk_s v, int flag, GK_LOCAL_PTR gk_s* tmp, GK_LOCAL_PTR int* flags, int turn, gk_s* total)
+{
+    int t = gk_lid(), cut = 0, at = turn % 2 * GK_BLOCK, wave = t / GK_SHUFFLE_WIDTH;
+    gk_s before = 0, ahead = 0, all = 0;
+    GK_UNROLL for (int m = 1; m < GK_SHUFFLE_WIDTH; m <<= 1) {
+        /* The neighbouring group: the lower one comes first. */
+        gk_s s = gk_shuffle_xor(v, m);
+        int f = gk_shuffle_xor_i32(flag, m);
+        if (t & m) {
+            if (!cut) before = s + before;
+            if (!flag) v = s + v;
+            cut |= f;
+        } else {
+            v = f ? s : v + s;
+        }
+        flag |= f;
+    }
+    if (t % GK_SHUFFLE_WIDTH == 0) {
+        tmp[at + wave] = v;
+        flags[at + wave] = flag;
+    }
+    GK_BARRIER();
+    GK_UNROLL for (int k = 0; k < GK_BLOCK / GK_SHUFFLE_WIDTH; k++) {
+        gk_s s = tmp[at + k];
+        if (k == wave) ahead = all;
+        all = flags[at + k] ? s : all + s;
+    }
+    *total = all;
+    return cut ? before : ahead + before;
+}
+#else
+GK_FN gk_s gk_block_before(gk_s v, int flag, GK_LOCAL_PTR gk_s* tmp, GK_LOCAL_PTR int* flags, int turn, gk_s* total)
+{
+    int t = gk_lid(), bank = gk_lane_scan(v, flag, tmp, flags, t, GK_BLOCK, 1);
+    gk_s before = 0;
+    (void)turn;
+    if (t > 0) before = tmp[bank + t - 1];
+    *total = tmp[bank + GK_BLOCK - 1];
+    GK_BARRIER();
+    return before;
+}
+#endif
+
 // Units: ALL
-/* part[row * splits + s] = sum of chunk s of a row, in the order of the scan. Launch: one block per chunk. */
-GK_KERNEL(scan_partial)(GK_IN(gk_t, x), GK_OUT(gk_s, part), gk_i64 cols, gk_i64 chunk, int splits, int reverse)
+/* part[row * splits + s] = sum of chunk s of a row, in the order of the scan. wide: as in scan_rows. Launch: one block per chunk. */
+GK_KERNEL(scan_partial)(GK_IN(gk_t, x), GK_OUT(gk_s, part), gk_i64 cols, gk_i64 chunk, int splits, int reverse, int wide)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_s, part);
     GK_LOCAL gk_s tmp[GK_BLOCK];
     gk_i64 row = gk_bid(0) / splits, first = gk_bid(0) % splits * chunk, end = first + chunk < cols ? first + chunk : cols;
     gk_i64 from = row * cols + (reverse ? cols - end : first), n = end - first, i = gk_lid();
     gk_s a = 0, b = 0, c = 0, d = 0;
+#if GK_IS_FLOAT
+    if (wide) {
+        gk_i64 k = i * GK_W, step = GK_BLOCK * GK_W;
+        for (; k + 3 * step < n; k += 4 * step) {
+            gk_vec v[4];
+            GK_UNROLL for (int u = 0; u < 4; u++) v[u] = gk_loadv(x, from + k + u * step);
+            GK_UNROLL for (int u = 0; u < GK_W; u++) { a += v[0].v[u]; b += v[1].v[u]; c += v[2].v[u]; d += v[3].v[u]; }
+        }
+        for (; k < n; k += step) {
+            gk_vec v = gk_loadv(x, from + k);
+            GK_UNROLL for (int u = 0; u < GK_W; u++) a += v.v[u];
+        }
+        i = n;
+    }
+#endif
     for (; i + 3 * GK_BLOCK < n; i += 4 * GK_BLOCK) {
         a += gk_summand(gk_load(x, from + i));
         b += gk_summand(gk_load(x, from + i + GK_BLOCK));
@@ -138,6 +200,10 @@ GK_FN void gk_run_write(GK_GLOBAL gk_t* y, gk_s v[GK_SCAN_RUN], gk_i64 here, int
 }
 #endif
 
+/* Loads in flight from many blocks hide more than registers do. */
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS (GK_DTYPE == GK_F64 ? 0 : 5)
+
 /* Rows. With per > 0 a block scans `per` whole rows of at most GK_SPAN elements together; with per = 0 chunk (block % splits) of row
  * (block / splits), tile after tile. wide: runs of 8 may be moved in 16-byte pieces. Launch: one block per `per` rows or per chunk. */
 GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 rows, gk_i64 cols, int per, gk_i64 chunk, int splits,
@@ -147,7 +213,7 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
     GK_LOCAL gk_s tile[GK_AT(GK_SPAN)];
     GK_LOCAL gk_s tmp[2 * GK_BLOCK];
     GK_LOCAL int flags[2 * GK_BLOCK];
-    int t = gk_lid();
+    int t = gk_lid(), turn = 0;
     gk_i64 first = 0, n, low;
     gk_s carry = 0;
     if (per > 0) {
@@ -161,8 +227,8 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
         first = s * chunk;
         n = first + chunk < cols ? first + chunk : cols;
         for (int i = t; i < s; i += GK_BLOCK) carry += part[r * splits + i];
+        if (splits > 1) carry = gk_total(carry, tmp);
     }
-    carry = gk_total(carry, tmp);
     /* Address of position p: low + p, or top - p. */
     gk_i64 top = low + (per > 0 ? n : cols) - 1;
     for (gk_i64 at = first; at < n; at += GK_SPAN) {
@@ -176,9 +242,7 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
                 if (i < count) e = gk_summand(gk_load(x, reverse ? top - at - i : low + at + i));
                 tile[GK_AT(i)] = e;
             }
-        }
-        GK_BARRIER();
-        if (!wide) {
+            GK_BARRIER();
             GK_UNROLL for (int k = 0; k < GK_SCAN_RUN; k++) v[k] = tile[GK_AT(mine + k)];
         }
 #if GK_W <= GK_SCAN_RUN
@@ -198,10 +262,8 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
             s += v[k];
             f = f + 1 == period ? 0 : f + 1;
         }
-        int bank = gk_lane_scan(s, flag, tmp, flags, t, GK_BLOCK, 1);
-        gk_s run = carry;
-        if (t > 0) run += tmp[bank + t - 1];
-        carry += tmp[bank + GK_BLOCK - 1];
+        gk_s total, run = carry + gk_block_before(s, flag, tmp, flags, turn++, &total);
+        carry += total;
         f = phase;
         GK_UNROLL for (int k = 0; k < GK_SCAN_RUN; k++) {
             if (f == 0) run = 0;
@@ -212,22 +274,24 @@ GK_KERNEL(scan_rows)(GK_IN(gk_t, x), GK_IN(gk_s, part), GK_OUT(gk_t, y), gk_i64 
         }
         if (!wide) {
             GK_UNROLL for (int k = 0; k < GK_SCAN_RUN; k++) tile[GK_AT(mine + k)] = v[k];
-        }
-        GK_BARRIER();
-        if (!wide) {
+            GK_BARRIER();
             GK_UNROLL for (int k = 0; k < GK_SCAN_RUN; k++) {
                 int i = k * GK_BLOCK + t;
                 if (i < count) gk_put_sum(y, reverse ? top - at - i : low + at + i, tile[GK_AT(i)], mode);
             }
+            GK_BARRIER();
         }
 #if GK_W <= GK_SCAN_RUN && GK_IS_FLOAT
         else {
             gk_run_write(y, v, here, mine, count, reverse, mode);
         }
 #endif
-        GK_BARRIER();
     }
 }
+
+/* Columns keep a run of each thread in registers. */
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 0
 
 /* Blocks of a scan with inner > 1: tiles of `tx` columns, splits fastest, then tiles, then outer. */
 typedef struct { gk_i64 o, i, k0, k1; int s, lane; } gk_strip;

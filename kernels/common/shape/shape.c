@@ -133,37 +133,50 @@ GK_KERNEL(fill_nd)(GK_OUT(gk_t, y), gk_i64 n, int wide, int rank, GK_DIMS(shape)
     GK_BIND_OUT(gk_t, y);
     gk_raw16 q = gk_make16(lo, hi, lo, hi);
     gk_b one = gk_split(q).v[0];
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
-        gk_i64 iy = 0;
-        GK_AXES(i, n, rank, shape, magic, { iy += r * sy.v[d]; });
-        if (wide) gk_store16((GK_GLOBAL void*)(y + iy), q);
-        else gk_put(y, iy, one, 0);
+    /* A block takes GK_SHAPE_DEPTH runs of neighbouring items: blocks of one store each would begin and end faster than the device starts them. */
+    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_SHAPE_DEPTH) + gk_lid(); i < n; i += gk_gsize() * GK_SHAPE_DEPTH) {
+        GK_UNROLL for (int u = 0; u < GK_SHAPE_DEPTH; u++) {
+            gk_i64 iy = 0, at = i + u * GK_BLOCK;
+            if (at >= n) break;
+            GK_AXES(at, n, rank, shape, magic, { iy += r * sy.v[d]; });
+            if (wide) gk_store16((GK_GLOBAL void*)(y + iy), q);
+            else gk_put(y, iy, one, 0);
+        }
     }
 }
 
-#if GK_DTYPE == GK_F64
-/* y[i] = start + i*step. Reference: torch.arange. */
-#define GK_RAMP(start, step, i) ((start) + (double)(i) * (step))
-#elif GK_IS_FLOAT
-#define GK_RAMP(start, step, i) ((start) + (float)(i) * (step))
-#else
-#define GK_RAMP(start, step, i) ((start) + (gk_f)(i) * (step))
-#endif
+/* A position as a number; 32 bits are converted much faster than 64. */
+GK_FN gk_f gk_number(gk_i64 i) { return i >> 31 == 0 ? (gk_f)(int)i : (gk_f)i; }
+#define GK_RAMP(start, step, i) ((start) + gk_number(i) * (step))
 
-GK_KERNEL(arange)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 sy, gk_f start, gk_f step)
+/* y[i] = start + i*step; `wide`: y is contiguous and 16-byte aligned. Reference: torch.arange. */
+GK_KERNEL(arange)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 sy, int wide, gk_f start, gk_f step)
 {
     GK_BIND_OUT(gk_t, y);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) gk_store(y, i * sy, GK_RAMP(start, step, i));
+    gk_i64 items = wide ? n / GK_W : 0;
+    for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
+        gk_vec v;
+        GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = GK_RAMP(start, step, i * GK_W + k);
+        gk_storev(y, i * GK_W, v);
+    }
+    for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) gk_store(y, i * sy, GK_RAMP(start, step, i));
 }
 
 #if GK_IS_FLOAT
 // Units: FLOATS64
-/* y[i] = start + i*step in the first half, end - (n-1-i)*step in the second. Reference: torch.linspace. */
-GK_KERNEL(linspace)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 sy, gk_f start, gk_f end, gk_f step)
+#define GK_BETWEEN(i) ((i) == 0 || (i) < n / 2 ? GK_RAMP(start, step, i) : GK_RAMP(end, -step, n - 1 - (i)))
+
+/* y[i] = start + i*step in the first half, end - (n-1-i)*step in the second; `wide` as in arange. Reference: torch.linspace. */
+GK_KERNEL(linspace)(GK_OUT(gk_t, y), gk_i64 n, gk_i64 sy, int wide, gk_f start, gk_f end, gk_f step)
 {
     GK_BIND_OUT(gk_t, y);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize())
-        gk_store(y, i * sy, i == 0 || i < n / 2 ? GK_RAMP(start, step, i) : GK_RAMP(end, -step, n - 1 - i));
+    gk_i64 items = wide ? n / GK_W : 0;
+    for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
+        gk_vec v;
+        GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = GK_BETWEEN(i * GK_W + k);
+        gk_storev(y, i * GK_W, v);
+    }
+    for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) gk_store(y, i * sy, GK_BETWEEN(i));
 }
 #endif
 
@@ -345,12 +358,12 @@ GK_KERNEL(pad_bwd_nd)(GK_IN(gk_t, dy), GK_OUT(gk_t, dx), gk_i64 n, int rank, GK_
 typedef struct {
     gk_dims shape, magic, sdy, sdx;
     gk_i64 n, len, step, by_step, places, stride;
-    int rank, axis, mode, accumulate;
+    int rank, axis, mode, wide, accumulate;
 } gk_run_sum_args;
 
 /* dx[.., t, ..] (+)= sum over j of dy[.., t, j, ..] for the places j that show cell t of an axis: `len` copies of each cell, the copies
  * between two offsets, or the windows of `len` every `step` (`by_step` divides by it) that contain it. `sdy` steps to cell t, `stride` from one j
- * to the next.
+ * to the next. Items of dx.
  * Reference: gradients of torch.repeat_interleave and x.unfold. */
 GK_KERNEL(run_sum)(GK_IN(gk_t, dy), GK_IN(gk_i64, offsets), GK_OUT(gk_t, dx), GK_BY_VALUE(gk_run_sum_args, args))
 {
@@ -373,6 +386,20 @@ GK_KERNEL(run_sum)(GK_IN(gk_t, dy), GK_IN(gk_i64, offsets), GK_OUT(gk_t, dx), GK
             hi = gk_over(t, args.n, args.step, args.by_step) + 1;
         }
         if (hi > args.places) hi = args.places;
+        if (args.wide) {
+            gk_vec sums;
+            GK_UNROLL for (int k = 0; k < GK_W; k++) sums.v[k] = 0;
+            for (gk_i64 j = lo; j < hi; j++) {
+                gk_vec v = gk_loadv(dy, from + j * args.stride);
+                GK_UNROLL for (int k = 0; k < GK_W; k++) sums.v[k] += v.v[k];
+            }
+            if (args.accumulate) {
+                gk_vec o = gk_loadv(dx, at);
+                GK_UNROLL for (int k = 0; k < GK_W; k++) sums.v[k] = o.v[k] + sums.v[k];
+            }
+            gk_storev(dx, at, sums);
+            continue;
+        }
         gk_f sum = 0;
         for (gk_i64 j = lo; j < hi; j++) sum += gk_load(dy, from + j * args.stride);
         gk_store(dx, at, args.accumulate ? gk_load(dx, at) + sum : sum);

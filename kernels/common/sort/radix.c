@@ -53,21 +53,32 @@ GK_KERNEL(scan_apply)(GK_IN(int, x), GK_IN(gk_i64, partial), GK_OUT(gk_i64, out)
 }
 
 /* table[j] = the i with offsets[i] <= j < offsets[i+1], -1 where there is none; reports counts below 0 and a sum other than `size`.
- * Launch: grid-stride over max(n, size). */
+ * Launch: grid-stride over quarters of max(n, size): a thread takes four neighbouring places and searches only where its place is not near. */
 GK_KERNEL(repeat_table)(GK_IN(int, counts), GK_IN(gk_i64, offsets), GK_OUT(gk_i64, table), GK_OUT(int, err), gk_i64 n, gk_i64 size, int code)
 {
     GK_BIND_IN(int, counts); GK_BIND_IN(gk_i64, offsets); GK_BIND_OUT(gk_i64, table); GK_BIND_OUT(int, err);
-    for (gk_i64 j = gk_gid(); j < (n > size ? n : size); j += gk_gsize()) {
-        if (j < n && counts[j] < 0) gk_report(err, code);
-        if (j == 0 && offsets[n] != size) gk_report(err, code);
-        if (j >= size) continue;
-        gk_i64 lo = 0, hi = n;
-        while (hi - lo > 1) {
-            gk_i64 mid = lo + (hi - lo) / 2;
-            if (offsets[mid] <= j) lo = mid;
-            else hi = mid;
+    gk_i64 all = n > size ? n : size, have = offsets[n];
+    if (gk_gid() == 0 && have != size) gk_report(err, code);
+    for (gk_i64 at = gk_gid() * 4; at < all; at += gk_gsize() * 4) {
+        gk_i64 lo = 0, next = 0;
+        GK_UNROLL for (int k = 0; k < 4; k++) {
+            gk_i64 j = at + k;
+            if (j < n && counts[j] < 0) gk_report(err, code);
+            if (j >= size) continue;
+            if (j < have && next <= j) {
+                /* The one behind, or the last that begins here or before. */
+                gk_i64 hi = n;
+                if (k > 0) lo++;
+                if (k > 0 && offsets[lo + 1] > j) hi = lo + 1;
+                while (hi - lo > 1) {
+                    gk_i64 mid = lo + (hi - lo) / 2;
+                    if (offsets[mid] <= j) lo = mid;
+                    else hi = mid;
+                }
+                next = offsets[lo + 1];
+            }
+            table[j] = j < have ? lo : -1;
         }
-        table[j] = j < offsets[n] ? lo : -1;
     }
 }
 #endif
@@ -224,9 +235,10 @@ GK_KERNEL(radix_small)(GK_IN(gk_t, keys), GK_OUT(gk_t, keys_out), GK_OUT(int, po
 }
 
 /* keys[e] = the cell of y that element e of a scatter addresses: its coordinates with the one at `axis` (0 in `sy`) replaced by the index,
- * which steps by `step`. An index outside [0, size) is reported and gives `none`. Launch: grid-stride over elements. */
-GK_KERNEL(scatter_keys)(GK_IN(int, index), GK_OUT(gk_t, keys), GK_OUT(int, err), gk_i64 n, int wide, gk_i64 size, gk_i64 step, gk_i64 none, int rank,
-                        GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sy), int code)
+ * which steps by `step`. An index outside [0, size) is reported and gives `none`, or with `mask` the first number from `none` on whose bits in the
+ * mask are those behind the last cell of its row: no cell of the row has them. Launch: grid-stride over elements. */
+GK_KERNEL(scatter_keys)(GK_IN(int, index), GK_OUT(gk_t, keys), GK_OUT(int, err), gk_i64 n, int wide, gk_i64 size, gk_i64 step, gk_i64 none,
+                        gk_i64 mask, int rank, GK_DIMS(shape), GK_DIMS(magic), GK_DIMS(sy), int code)
 {
     GK_BIND_IN(int, index); GK_BIND_OUT(gk_t, keys); GK_BIND_OUT(int, err);
     for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
@@ -234,7 +246,7 @@ GK_KERNEL(scatter_keys)(GK_IN(int, index), GK_OUT(gk_t, keys), GK_OUT(int, err),
         GK_AXES(e, n, rank, shape, magic, { at += r * sy.v[d]; });
         int bad = i < 0 || i >= size;
         if (bad) gk_report(err, code);
-        keys[e] = (gk_t)(bad ? none : at + i * step);
+        keys[e] = (gk_t)(bad ? none + ((at + size * step - none) & mask) : at + i * step);
     }
 }
 

@@ -158,52 +158,116 @@ GK_FN int gk_sums_to(gk_u32 v, GK_LOCAL_PTR gk_u32* tmp)
     return bank;
 }
 
-/* The k first of part s of each row in order, to y, index [rows, splits, k]: a part's k-th key is found digit by digit, then what lies before it and
- * the first of its equals are collected and sorted. n is the power of two from GK_SORT_EACH on that holds k. The parts of a row have cols / splits
- * elements, give or take one, and at least k. Launch: one block per part. */
-GK_KERNEL(sort_select)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 cols, int splits, int count, int n,
-                        int descending, int wide)
+/* What sort_select seeks in: elements [first, end) of the row that begins at `base`. */
+typedef struct { gk_i64 base, first, end; int descending; } gk_select_part;
+
+/* Elements that a thread loads before it looks at the first. */
+#define GK_SELECT_AHEAD 8
+/* The keys of elements i, i + GK_BLOCK, ...; past the end, of the last one again. */
+GK_FN void gk_select_keys(gk_key k[GK_SELECT_AHEAD], GK_GLOBAL const gk_t* x, gk_select_part p, gk_i64 i)
 {
-    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, from); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
-    GK_LOCAL gk_pair pairs[GK_PAIRS];
-    GK_LOCAL gk_u32 bins[GK_BLOCK];
-    GK_LOCAL gk_u32 tmp[2 * GK_BLOCK];
-    GK_LOCAL gk_u32 found[2];
-    int t = gk_lid(), s = gk_bid(0) % splits, mine = t * GK_SORT_EACH;
-    gk_i64 base = (gk_i64)(gk_bid(0) / splits) * cols, first = cols * s / splits, end = cols * (s + 1) / splits;
+    gk_b b[GK_SELECT_AHEAD];
+    GK_UNROLL for (int u = 0; u < GK_SELECT_AHEAD; u++) {
+        gk_i64 e = i + u * GK_BLOCK;
+        b[u] = gk_bits_at(x, p.base + (e < p.end ? e : p.end - 1));
+    }
+    GK_UNROLL for (int u = 0; u < GK_SELECT_AHEAD; u++) k[u] = gk_key_of(b[u], p.descending);
+}
+
+/* Elements of a part of which each thread finds its first, for a bound. */
+#define GK_SAMPLE (32 * GK_BLOCK)
+/* A key before which, or equal to which, are `count` elements at least: the count-th of the first keys that the threads find among GK_SAMPLE. */
+GK_FN gk_key gk_select_bound(GK_GLOBAL const gk_t* x, gk_select_part p, int count, GK_LOCAL_PTR gk_key* keys)
+{
+    int t = gk_lid(), rank = 0;
+    gk_key k[GK_SELECT_AHEAD], mine = GK_LAST;
+    gk_i64 end = p.end - p.first < GK_SAMPLE ? p.end : p.first + GK_SAMPLE;
+    for (gk_i64 i = p.first + t; i < end; i += GK_SELECT_AHEAD * GK_BLOCK) {
+        gk_select_keys(k, x, p, i);
+        GK_UNROLL for (int u = 0; u < GK_SELECT_AHEAD; u++)
+            if (i + u * GK_BLOCK < end && k[u] < mine) mine = k[u];
+    }
+    keys[t] = mine;
+    GK_BARRIER();
+    for (int j = 0; j < GK_BLOCK; j++) rank += keys[j] < mine || (keys[j] == mine && j < t);
+    if (rank == count - 1) keys[GK_BLOCK] = mine;
+    GK_BARRIER();
+    return keys[GK_BLOCK];
+}
+
+/* Collects all elements up to a bound in one pass, in any order, and returns their number; the rest of `pairs` comes last. 0 where a thread meets
+ * more than GK_SORT_EACH of them. `keys` holds GK_BLOCK + 1. */
+GK_FN int gk_select_few(GK_GLOBAL const gk_t* x, gk_select_part p, int count, GK_LOCAL_PTR gk_pair* pairs, GK_LOCAL_PTR gk_key* keys,
+                        GK_LOCAL_PTR gk_u32* tmp)
+{
+    int t = gk_lid(), c = 0;
+    gk_key bound = gk_select_bound(x, p, count, keys), k[GK_SELECT_AHEAD];
+    gk_pair v[GK_SORT_EACH];
+    for (gk_i64 i = p.first + t; i < p.end; i += GK_SELECT_AHEAD * GK_BLOCK) {
+        gk_select_keys(k, x, p, i);
+        GK_UNROLL for (int u = 0; u < GK_SELECT_AHEAD; u++) {
+            if (i + u * GK_BLOCK < p.end && k[u] <= bound) {
+                if (c < GK_SORT_EACH) pairs[c * GK_BLOCK + t] = gk_pair_of(k[u], (gk_u32)(i + u * GK_BLOCK));
+                c++;
+            }
+        }
+    }
+    int bank = gk_sums_to(c > GK_SORT_EACH ? 0x10000u : (gk_u32)c, tmp);
+    gk_u32 total = tmp[bank + GK_BLOCK - 1], to = tmp[bank + t] - (gk_u32)c;
+    GK_UNROLL for (int j = 0; j < GK_SORT_EACH; j++) v[j] = pairs[j * GK_BLOCK + t];
+    GK_BARRIER();
+    GK_UNROLL for (int j = 0; j < GK_SORT_EACH; j++) pairs[j * GK_BLOCK + t] = gk_pair_of(GK_LAST, 0xffffffffu);
+    GK_BARRIER();
+    if (total < 0x10000u) {
+        GK_UNROLL for (int j = 0; j < GK_SORT_EACH; j++)
+            if (j < c) pairs[to + (gk_u32)j] = v[j];
+    }
+    GK_BARRIER();
+    return total < 0x10000u ? (int)total : 0;
+}
+
+/* The count-th key, digit by digit; in `want`, how many of those equal to it are among the first. `found` holds two. */
+GK_FN gk_key gk_select_digits(GK_GLOBAL const gk_t* x, gk_select_part p, gk_u32* want, GK_LOCAL_PTR gk_u32* bins, GK_LOCAL_PTR gk_u32* tmp,
+                              GK_LOCAL_PTR gk_u32* found)
+{
+    int t = gk_lid();
     gk_key known = 0, digits = 0;
-    gk_u32 want = (gk_u32)count;
     for (int shift = GK_SORT_WIDTH - 8; shift >= 0; shift -= 8) {
         bins[t] = 0u;
         GK_BARRIER();
-        for (gk_i64 i = first + t; i < end; i += GK_BLOCK) {
-            gk_key k = gk_key_of(gk_bits_at(x, base + i), descending);
+        for (gk_i64 i = p.first + t; i < p.end; i += GK_BLOCK) {
+            gk_key k = gk_key_of(gk_bits_at(x, p.base + i), p.descending);
             if (((k ^ known) & digits) == 0) gk_local_add(bins + ((gk_u32)(k >> shift) & 0xffu), 1u);
         }
         GK_BARRIER();
         gk_u32 own = bins[t];
         int bank = gk_sums_to(own, tmp);
         gk_u32 upto = tmp[bank + t];
-        if (upto >= want && upto - own < want) {
+        if (upto >= *want && upto - own < *want) {
             found[0] = (gk_u32)t;
-            found[1] = want - (upto - own);
+            found[1] = *want - (upto - own);
         }
         GK_BARRIER();
         known |= (gk_key)found[0] << shift;
         digits |= (gk_key)0xff << shift;
-        want = found[1];
+        *want = found[1];
         GK_BARRIER();
     }
-    /* `want` of those equal to `known` are taken, behind all that are before it. */
-    gk_u32 less = 0u, equal = 0u, ahead = (gk_u32)count - want;
-    GK_UNROLL for (int k = 0; k < GK_SORT_EACH; k++) pairs[mine + k] = gk_pair_of(GK_LAST, 0xffffffffu);
-    GK_BARRIER();
-    for (gk_i64 at = first; at < end; at += 4 * GK_BLOCK) {
+    return known;
+}
+
+/* Collects what lies before the key `known`, and behind that the first `want` of its equals; `ahead` are before it. */
+GK_FN void gk_select_known(GK_GLOBAL const gk_t* x, gk_select_part p, gk_key known, gk_u32 want, gk_u32 ahead, GK_LOCAL_PTR gk_pair* pairs,
+                           GK_LOCAL_PTR gk_u32* tmp)
+{
+    int t = gk_lid();
+    gk_u32 less = 0u, equal = 0u;
+    for (gk_i64 at = p.first; at < p.end; at += 4 * GK_BLOCK) {
         gk_i64 i0 = at + t * 4;
         gk_u32 c = 0u;
         for (int u = 0; u < 4; u++) {
-            if (i0 + u < end) {
-                gk_key k = gk_key_of(gk_bits_at(x, base + i0 + u), descending);
+            if (i0 + u < p.end) {
+                gk_key k = gk_key_of(gk_bits_at(x, p.base + i0 + u), p.descending);
                 if (k < known) c += 1u;
                 if (k == known) c += 0x10000u;
             }
@@ -211,8 +275,8 @@ GK_KERNEL(sort_select)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT
         int bank = gk_sums_to(c, tmp);
         gk_u32 total = tmp[bank + GK_BLOCK - 1], before = tmp[bank + t] - c, to_less = less + (before & 0xffffu), to_equal = equal + (before >> 16);
         for (int u = 0; u < 4; u++) {
-            if (i0 + u < end) {
-                gk_key k = gk_key_of(gk_bits_at(x, base + i0 + u), descending);
+            if (i0 + u < p.end) {
+                gk_key k = gk_key_of(gk_bits_at(x, p.base + i0 + u), p.descending);
                 if (k < known) pairs[to_less++] = gk_pair_of(k, (gk_u32)(i0 + u));
                 if (k == known && to_equal++ < want) pairs[ahead + to_equal - 1u] = gk_pair_of(k, (gk_u32)(i0 + u));
             }
@@ -220,6 +284,37 @@ GK_KERNEL(sort_select)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT
         less += total & 0xffffu;
         equal += total >> 16;
         GK_BARRIER();
+    }
+}
+
+/* The `count` first of part s of each row in order, to y, index [rows, splits, count]. What is not behind a bound, found from a sample, is collected
+ * and sorted; where that is too much, or count exceeds the threads, the count-th key is found digit by digit first, and what lies before it and the
+ * first of its equals are collected. n is the power of two from GK_SORT_EACH on that holds `count`. The parts of a row have cols / splits elements,
+ * give or take one, and at least `count`. Launch: one block per part. */
+GK_KERNEL(sort_select)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 cols, int splits, int count, int n,
+                        int descending, int wide)
+{
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, from); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
+    GK_LOCAL gk_pair pairs[GK_PAIRS];
+    GK_LOCAL gk_key keys[GK_BLOCK + 1];
+    GK_LOCAL gk_u32 bins[GK_BLOCK];
+    GK_LOCAL gk_u32 tmp[2 * GK_BLOCK];
+    GK_LOCAL gk_u32 found[2];
+    int t = gk_lid(), s = gk_bid(0) % splits, mine = t * GK_SORT_EACH, few = 0;
+    gk_select_part p;
+    p.base = (gk_i64)(gk_bid(0) / splits) * cols;
+    p.first = cols * s / splits;
+    p.end = cols * (s + 1) / splits;
+    p.descending = descending;
+    GK_UNROLL for (int k = 0; k < GK_SORT_EACH; k++) pairs[mine + k] = gk_pair_of(GK_LAST, 0xffffffffu);
+    GK_BARRIER();
+    if (count <= GK_BLOCK) few = gk_select_few(x, p, count, pairs, keys, tmp);
+    if (few > 0) {
+        for (n = GK_SORT_EACH; n < few;) n *= 2;
+    } else {
+        gk_u32 want = (gk_u32)count;
+        gk_key known = gk_select_digits(x, p, &want, bins, tmp, found);
+        gk_select_known(x, p, known, want, (gk_u32)count - want, pairs, tmp);
     }
     GK_BARRIER();
     gk_pair v[GK_SORT_EACH];
@@ -229,9 +324,9 @@ GK_KERNEL(sort_select)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT
     GK_UNROLL for (int k = 0; k < GK_SORT_EACH; k++) pairs[mine + k] = v[k];
     GK_BARRIER();
     for (int e = t; e < count; e += GK_BLOCK) {
-        gk_i64 i = base + gk_place_of(pairs[e]), p = gk_place_of(pairs[e]);
-        if (from) p = (gk_u32)from[i];
-        GK_SORT_EMIT((gk_i64)gk_bid(0) * count + e, i, p);
+        gk_i64 i = p.base + gk_place_of(pairs[e]), at = gk_place_of(pairs[e]);
+        if (from) at = (gk_u32)from[i];
+        GK_SORT_EMIT((gk_i64)gk_bid(0) * count + e, i, at);
     }
 }
 
@@ -293,12 +388,56 @@ GK_KERNEL(sort_scatter)(GK_IN(gk_t, dy), GK_IN(int, index), GK_OUT(gk_t, dx), GK
 }
 #endif
 
+/* Edges that a block holds as keys in local memory where all values share them, and where each lies: halves of a row are a power of two apart, which
+ * without gaps would be one bank. Values that a thread searches for at a time. */
+#define GK_EDGES 2048
+#define GK_EDGE_AT(i) ((i) + (i) / 32)
+#define GK_SEARCHES 4
+
+/* sort_search of edges in local memory. Each step looks at the last edge of the next block of a power of two. */
+GK_FN void gk_search_shared(GK_GLOBAL const gk_t* values, GK_GLOBAL int* index, gk_i64 n, int edges, int right, int wide,
+                            GK_LOCAL_PTR const gk_key* keys)
+{
+    int top = 1;
+    while (2 * top <= edges) top *= 2;
+    for (gk_i64 at = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_SEARCHES) + gk_lid(); at < n; at += gk_gsize() * GK_SEARCHES) {
+        gk_key v[GK_SEARCHES];
+        int lo[GK_SEARCHES];
+        GK_UNROLL for (int u = 0; u < GK_SEARCHES; u++) {
+            gk_i64 i = at + u * GK_BLOCK;
+            v[u] = gk_key_of(gk_bits_at(values, i < n ? i : n - 1), 0);
+            lo[u] = 0;
+        }
+        for (int step = top; step > 0; step >>= 1) {
+            GK_UNROLL for (int u = 0; u < GK_SEARCHES; u++) {
+                int next = lo[u] + step;
+                gk_key e = next <= edges ? keys[GK_EDGE_AT(next - 1)] : GK_LAST;
+                if (next <= edges && (e < v[u] || (right && e == v[u]))) lo[u] = next;
+            }
+        }
+        GK_UNROLL for (int u = 0; u < GK_SEARCHES; u++) {
+#if GK_IS_FLOAT
+            if (v[u] == GK_LAST) lo[u] = edges;
+#endif
+            if (at + u * GK_BLOCK < n) gk_store_index(index, at + u * GK_BLOCK, wide, (gk_i64)lo[u]);
+        }
+    }
+}
+
 // Units: ALL
 /* index[i] = how many of its row's sorted edges are before values[i]: those below it, with `right` those not above it. NaN is behind everything.
- * A row of values has `per` elements and edges of its own; per = 0: all share them. Launch: grid-stride over values. */
+ * A row of values has `per` elements and edges of its own; per = 0: all share them, and up to GK_EDGES of them are held in local memory. Launch:
+ * grid-stride over values. */
 GK_KERNEL(sort_search)(GK_IN(gk_t, sorted), GK_IN(gk_t, values), GK_OUT(int, index), gk_i64 n, gk_i64 edges, gk_i64 per, int right, int wide)
 {
     GK_BIND_IN(gk_t, sorted); GK_BIND_IN(gk_t, values); GK_BIND_OUT(int, index);
+    GK_LOCAL gk_key keys[GK_EDGE_AT(GK_EDGES)];
+    if (per == 0 && edges <= GK_EDGES) {
+        for (int i = gk_lid(); i < (int)edges; i += GK_BLOCK) keys[GK_EDGE_AT(i)] = gk_key_of(gk_bits_at(sorted, i), 0);
+        GK_BARRIER();
+        gk_search_shared(values, index, n, (int)edges, right, wide, keys);
+        n = 0;
+    }
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_i64 lo = 0, hi = edges, base = 0;
         gk_key v = gk_key_of(gk_bits_at(values, i), 0);

@@ -34,6 +34,18 @@ GK_FN gk_f gk_run_factor(GK_GLOBAL const gk_t* a, gk_run r, gk_i64 k, int shift)
     return gk_load(a, r.base + (k - shift) * r.step);
 }
 
+/* Steps whose factors and summands are all on their way before the first is used; behind the run, those of its last step again. */
+#define GK_AHEAD 8
+#define GK_AHEAD_STEP(k, u) ((k) + (u) < r.k1 ? (k) + (u) : r.k1 - 1)
+GK_FN void gk_run_ahead(gk_f g[GK_AHEAD], gk_f v[GK_AHEAD], GK_GLOBAL const gk_t* a, GK_GLOBAL const gk_t* b, gk_run r, gk_i64 k, int shift)
+{
+    GK_UNROLL for (int u = 0; u < GK_AHEAD; u++) {
+        gk_i64 q = GK_AHEAD_STEP(k, u);
+        g[u] = gk_run_factor(a, r, q, shift);
+        v[u] = gk_load(b, r.base + q * r.step);
+    }
+}
+
 // Units: FLOATS64
 /* part [outer, splits, 2, inner]. Launch: a thread per column and run. */
 GK_KERNEL(recurrence_partial)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_f, part), gk_i64 outer, gk_i64 steps, gk_i64 inner, gk_i64 split, int splits,
@@ -44,10 +56,14 @@ GK_KERNEL(recurrence_partial)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_f, part)
     if (r.on) {
         gk_f h = GK_R(0.0), f = GK_R(1.0);
         gk_i64 at = (r.o * splits + r.s) * 2 * inner + r.i;
-        for (gk_i64 k = r.k0; k < r.k1; k++) {
-            gk_f g = gk_run_factor(a, r, k, shift);
-            h = g * h + gk_load(b, r.base + k * r.step);
-            f = gk_state_product(f, g);
+        for (gk_i64 k = r.k0; k < r.k1; k += GK_AHEAD) {
+            gk_f g[GK_AHEAD], v[GK_AHEAD];
+            gk_run_ahead(g, v, a, b, r, k, shift);
+            GK_UNROLL for (int u = 0; u < GK_AHEAD; u++) {
+                if (k + u >= r.k1) break;
+                h = g[u] * h + v[u];
+                f = gk_state_product(f, g[u]);
+            }
         }
         part[at] = h;
         part[at + inner] = f;
@@ -67,14 +83,24 @@ GK_KERNEL(recurrence_scan)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_IN(gk_t, before), 
             gk_i64 at = (r.o * splits + s) * 2 * inner + r.i;
             h = gk_state_behind(h, part[at + inner], part[at]);
         }
-        for (gk_i64 k = r.k0; k < r.k1; k++) {
-            gk_i64 at = r.base + k * r.step;
-            h = gk_run_factor(a, r, k, shift) * h + gk_load(b, at);
-            if (y) gk_store(y, at, (accumulate & 1) ? gk_load(y, at) + h : h);
-            if (da) {
-                gk_f d = GK_R(0.0);
-                if (k + 1 < steps) d = h * gk_load(before, at + r.step);
-                gk_store(da, at, (accumulate & 2) ? gk_load(da, at) + d : d);
+        for (gk_i64 k = r.k0; k < r.k1; k += GK_AHEAD) {
+            gk_f g[GK_AHEAD], v[GK_AHEAD], p[GK_AHEAD];
+            gk_run_ahead(g, v, a, b, r, k, shift);
+            GK_UNROLL for (int u = 0; u < GK_AHEAD; u++) {
+                gk_i64 q = GK_AHEAD_STEP(k, u);
+                p[u] = GK_R(0.0);
+                if (da && q + 1 < steps) p[u] = gk_load(before, r.base + (q + 1) * r.step);
+            }
+            GK_UNROLL for (int u = 0; u < GK_AHEAD; u++) {
+                gk_i64 at = r.base + (k + u) * r.step;
+                if (k + u >= r.k1) break;
+                h = g[u] * h + v[u];
+                if (y) gk_store(y, at, (accumulate & 1) ? gk_load(y, at) + h : h);
+                if (da) {
+                    gk_f d = GK_R(0.0);
+                    if (k + u + 1 < steps) d = h * p[u];
+                    gk_store(da, at, (accumulate & 2) ? gk_load(da, at) + d : d);
+                }
             }
         }
     }

@@ -41,12 +41,12 @@ impl RandomOps for Engine {
         check_random(dist, &rng, &y)?;
         self.check_owner(OP, "y", &y.as_view())?;
         let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
-        let (n, dt) = (y.numel(), y.dtype());
+        let (n, dt, aligned) = (y.numel(), y.dtype(), aligned16(&y.as_view()));
         if n == 0 {
             return Ok(());
         }
-        let grid = Grid::Stride(n.div_ceil(if dt == DType::F64 { 2 } else { 4 }));
-        let (y, n) = (self.arg_out(&y), n as i64);
+        let (grid, wide) = (Grid::Stride(n.div_ceil(4)), i32::from(aligned));
+        let (y, y_len, n) = (self.arg_out(&y), n, n as i64);
         let (name, p, q) = match dist {
             Distribution::Uniform { lo, hi } => ("gk_rand_uniform", lo, hi),
             Distribution::Normal { mean, std } => ("gk_rand_normal", mean, std),
@@ -58,18 +58,26 @@ impl RandomOps for Engine {
                 return self.launch(&RANDOM_BERNOULLI, DType::F32, "", grid, &args);
             }
             Distribution::Bits => {
-                let args = RandomIntArgs { y, n, seed, stream, offset, more, lo: 0, range: 0 };
+                let args = RandomIntArgs { y, n, wide, seed, stream, offset, more, lo: 0, range: 0 };
                 return self.launch(&RANDOM_INT, dt, "", grid, &args);
             }
             Distribution::Int { lo, hi } => {
                 // A range of 2^32 wraps to 0, which the kernel takes as such.
                 let range = hi.wrapping_sub(lo) as u32;
-                let args = RandomIntArgs { y, n, seed, stream, offset, more, lo, range };
+                let args = RandomIntArgs { y, n, wide, seed, stream, offset, more, lo, range };
                 return self.launch(&RANDOM_INT, dt, "", grid, &args);
             }
         };
-        let args = RandomFloatArgs { y, n, seed, stream, offset, more, p, q };
-        self.launch(&RANDOM_FLOAT, dt, name, grid, &args)
+        // Elements of a block of the generator, or of 16 bytes.
+        let each = if aligned {
+            16 / dt.size()
+        } else if dt == DType::F64 {
+            2
+        } else {
+            4
+        };
+        let args = RandomFloatArgs { y, n, wide, seed, stream, offset, more, p, q };
+        self.launch(&RANDOM_FLOAT, dt, name, Grid::Stride(y_len.div_ceil(each)), &args)
     }
 
     fn bernoulli(&self, p: View<'_>, rng: Rng<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -194,15 +202,19 @@ impl RandomOps for Engine {
             self.check_owner(OP, arg, v)?;
         }
         let (n, dt) = (dy.numel(), dy.dtype());
+        let wide = [&dy, &m, &dx.out.as_view()].into_iter().all(aligned16);
         let args = DropoutMaskedArgs {
             x: self.arg_in(&dy),
             mask: self.arg_in(&m),
             y: self.arg_out(&dx.out),
             n: n as i64,
+            wide: i32::from(wide),
             scale: keep_scale(p),
             accumulate: i32::from(dx.accumulate),
         };
-        self.launch(&DROPOUT_MASKED, dt, "", Grid::Stride(n), &args)
+        // Threads take two items of 16 bytes.
+        let grid = Grid::Stride(if wide { n.div_ceil(2 * 16 / dt.size()) } else { n });
+        self.launch(&DROPOUT_MASKED, dt, "", grid, &args)
     }
 
     fn bias_dropout(&self, p: f64, rng: Rng<'_>, io: BiasDropout<'_>) -> Result<()> {
@@ -292,7 +304,7 @@ impl Engine {
         self.check_owner(op, "y", &out)?;
         let RngArgs { seed, stream, offset, more } = self.rng_args(op, rng)?;
         let (n, dt) = (x.numel(), x.dtype());
-        let wide = aligned16(&x) && aligned16(&out);
+        let wide = aligned16(&x) && aligned16(&out) && mask.is_none_or(|m| aligned16(&m.as_view()));
         let args = DropoutArgs {
             x: self.arg_in(&x),
             y: self.arg_in(&out),

@@ -118,8 +118,10 @@ kernel_args! {
         y: Out("gk_t"),
         err: Out("int"),
         n: I64,
+        wide: I32,
         wide_index: I32,
         classes: I64,
+        magic: I64,
         code: I32,
     }
 }

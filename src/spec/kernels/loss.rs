@@ -385,6 +385,7 @@ kernel_args! {
         mask: In("gk_u8"),
         y: Out("gk_t"),
         n: I64,
+        wide: I32,
         a: Real,
         b: Real,
         flags: I32,

@@ -201,6 +201,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/pool/halving.c",
     "common/pool/pool.c",
     "common/pool/sliding.c",
+    "common/prelude/bytes.h",
     "common/prelude/coordinates.h",
     "common/prelude/matrix.h",
     "common/prelude/matrix_copies.h",

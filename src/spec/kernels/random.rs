@@ -9,6 +9,7 @@ kernel_args! {
     RandomFloatArgs {
         y: Out("gk_t"),
         n: I64,
+        wide: I32,
         seed: I64,
         stream: I64,
         offset: I64,
@@ -77,6 +78,7 @@ kernel_args! {
         mask: In("gk_u8"),
         y: Out("gk_t"),
         n: I64,
+        wide: I32,
         scale: Real,
         accumulate: I32,
     }
@@ -131,6 +133,7 @@ kernel_args! {
     RandomIntArgs {
         y: Out("gk_t"),
         n: I64,
+        wide: I32,
         seed: I64,
         stream: I64,
         offset: I64,

@@ -12,6 +12,7 @@ kernel_args! {
         chunk: I64,
         splits: I32,
         reverse: I32,
+        wide: I32,
     }
 }
 

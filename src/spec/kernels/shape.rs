@@ -70,6 +70,7 @@ kernel_args! {
         y: Out("gk_t"),
         n: I64,
         sy: I64,
+        wide: I32,
         start: Real,
         step: Real,
     }
@@ -81,6 +82,7 @@ kernel_args! {
         y: Out("gk_t"),
         n: I64,
         sy: I64,
+        wide: I32,
         start: Real,
         end: Real,
         step: Real,
@@ -171,6 +173,7 @@ kernel_args! {
         rank: I32,
         axis: I32,
         mode: I32,
+        wide: I32,
         accumulate: I32,
     }
 }

@@ -102,6 +102,7 @@ kernel_args! {
         size: I64,
         step: I64,
         none: I64,
+        mask: I64,
         rank: I32,
         shape: Dims,
         magic: Dims,

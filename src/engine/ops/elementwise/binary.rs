@@ -1,7 +1,7 @@
 //! Functions of two operands.
 
 use super::plan::MapPlan;
-use super::{map_problem, merged_axes, vector};
+use super::{is_flat, map_problem, merged_axes, vector};
 use crate::buffer::View;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, Merged, aligned16, code_of_op, long};
@@ -56,8 +56,11 @@ impl Engine {
         let (rank, shape, [sy, sa, sb]) = merged_axes(&m);
         if !dt.is_float() && matches!(op, Binary::DivFloor | Binary::DivTrunc) {
             let (y, err, code) = (y_arg, self.arg_error(), code_of_op(OP));
-            let args = BinaryIntDivArgs { a, b, y, n, rank, shape, sa, sb, sy, err, code };
-            return self.launch(&BINARY_INT_DIV, dt, name, Grid::Stride(count), &args);
+            let wide = problem.flat && problem.aligned;
+            let grid = by_vector(wide);
+            let wide = i32::from(wide);
+            let args = BinaryIntDivArgs { a, b, y, n, wide, rank, shape, sa, sb, sy, err, code };
+            return self.launch(&BINARY_INT_DIV, dt, name, grid, &args);
         }
         if y.dtype() != dt {
             let (y, wide) = (y_arg, problem.flat && problem.aligned);
@@ -88,12 +91,15 @@ impl Engine {
     /// y (+)= a * 2^e; operands have one shape.
     pub(super) fn ldexp(&self, a: &View<'_>, e: &View<'_>, y: &View<'_>, accumulate: bool) -> Result<()> {
         let n = y.numel();
-        let (rank, shape, [sa, se, sy]) = merged_axes(&Merged::new([a.layout(), e.layout(), y.layout()]));
+        let m = Merged::in_order_of(2, [a.layout(), e.layout(), y.layout()]);
+        let wide = is_flat(&m, [a, e, y]);
+        let (rank, shape, [sa, se, sy]) = merged_axes(&m);
         let args = LdexpNdArgs {
             a: self.arg_in(a),
             e: self.arg_in(e),
             y: self.arg_in(y),
             n: n as i64,
+            wide: i32::from(wide),
             rank,
             shape,
             sa,
@@ -101,6 +107,7 @@ impl Engine {
             sy,
             accumulate: i32::from(accumulate),
         };
-        self.launch(&LDEXP_ND, a.dtype(), "", Grid::Stride(n), &args)
+        let grid = Grid::Stride(if wide { n.div_ceil(vector(a.dtype())) } else { n });
+        self.launch(&LDEXP_ND, a.dtype(), "", grid, &args)
     }
 }

@@ -251,7 +251,9 @@ impl ElementwiseOps for Engine {
             self.launch(&TERNARY_BWD_ND, dt, name, Grid::Stride(n), &args)?;
         } else {
             // Where: `a` is the condition; the gradients of the two values are the kernel's da and db.
-            let m = Merged::in_order_of(0, [&dy, &a, &vb, &vc].map(|v| v.layout()));
+            let views = [&dy, &a, &vb, &vc];
+            let m = Merged::in_order_of(0, views.map(|v| v.layout()));
+            let wide = is_flat(&m, views);
             let (rank, shape, [sdy, sc, sda, sdb]) = merged_axes(&m);
             let args = WhereBwdArgs {
                 dy: self.arg_in(&dy),
@@ -259,6 +261,7 @@ impl ElementwiseOps for Engine {
                 da: db,
                 db: dc,
                 n: n as i64,
+                wide: i32::from(wide),
                 rank,
                 shape,
                 sdy,
@@ -268,7 +271,8 @@ impl ElementwiseOps for Engine {
                 acc_a: i32::from(full[1].accumulate()),
                 acc_b: i32::from(full[2].accumulate()),
             };
-            self.launch(&WHERE_BWD, dt, "", Grid::Stride(n), &args)?;
+            let items = if wide { n.div_ceil(vector(dt)) } else { n };
+            self.launch(&WHERE_BWD, dt, "", Grid::Stride(items), &args)?;
         }
         full.into_iter().try_for_each(|f| f.finish(self, shape))
     }

@@ -5,10 +5,10 @@ pub(super) mod scatter;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, dims};
+use crate::engine::launch::{Grid, aligned16, code_of_op, dims};
 use crate::engine::ops::index::scatter::*;
 use crate::engine::ops::shape::element_bytes;
-use crate::engine::ops::shape::strided::{magic, mover, pattern_words, signed};
+use crate::engine::ops::shape::strided::{magic, magic_of, mover, pattern_words, signed};
 use crate::error::{GpuError, Result};
 use crate::ops::index::*;
 use crate::spec::kernels::index::*;
@@ -280,7 +280,9 @@ impl IndexOps for Engine {
         let keys = if k > 0 { Some(self.scatter_keys(OP, axis, io.x.shape(), &io.index)?) } else { None };
         let needs_count = how == ScatterReduce::Mean || !include_self;
         let plan = match &keys {
-            Some(keys) if needs_count || how != ScatterReduce::Sum => Some(self.sorted(OP, keys, n)?),
+            Some(keys) if needs_count || how != ScatterReduce::Sum => {
+                Some(self.sorted_along(OP, axis, io.x.shape(), &io.index, keys, n)?)
+            }
             _ => None,
         };
         let stat = |how: ScatterReduce, value: Value, initial: f64| {
@@ -427,15 +429,20 @@ impl IndexOps for Engine {
         let y = y.as_view();
         self.check_owner_all(OP, &[("ids", ids), ("y", y)])?;
         let (n, classes) = (y.numel(), y.shape()[ids.shape().len()]);
+        let wide = aligned16(&y);
         let args = OneHotArgs {
             ids: self.arg_in(&ids),
             y: self.arg_in(&y),
             err: self.arg_error(),
             n: n as i64,
+            wide: i32::from(wide),
             wide_index: wide_index(&ids),
             classes: classes as i64,
+            magic: magic_of(classes),
             code: code_of_op(OP),
         };
-        self.launch(&ONE_HOT, y.dtype(), "", Grid::Stride(n), &args)
+        // Threads take four items of 16 bytes (`GK_INDEX_DEPTH`).
+        let grid = Grid::Stride(if wide { n.div_ceil(4 * 16 / y.dtype().size()) } else { n });
+        self.launch(&ONE_HOT, y.dtype(), "", grid, &args)
     }
 }

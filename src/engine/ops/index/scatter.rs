@@ -147,6 +147,21 @@ pub(in crate::engine::ops) fn number(how: ScatterReduce) -> i32 {
     }
 }
 
+/// Shortest rows of sources that are sorted one by one.
+const ROW: usize = 512;
+
+/// Where the sources of a scatter lie in rows, each with a row of the table to itself along the innermost axis: the number of rows, and how many
+/// bits tell the destinations of one row, and a dropped source, apart. Sorting such rows one by one takes fewer digits, and moves keys less far.
+fn separate_rows(axis: usize, table: &[usize], index: &[usize]) -> Option<(usize, u32)> {
+    let (&size, &k) = (table.last()?, index.last()?);
+    let alone = axis + 1 == table.len() && index.len() == table.len() && index[..axis] == table[..axis];
+    let rows: usize = index[..axis].iter().product();
+    let bits = usize::BITS - size.leading_zeros();
+    // Dropped sources have keys up to 2^bits beyond the table.
+    let fits = bits < 31 && (rows * size).saturating_add(1 << bits) < i32::MAX as usize;
+    (alone && fits && rows > 1 && k >= ROW).then_some((rows, bits))
+}
+
 /// Type of keys up to and including `limit`.
 pub(in crate::engine::ops) fn key_type(limit: usize) -> DType {
     if limit < i32::MAX as usize { DType::I32 } else { DType::I64 }
@@ -185,7 +200,7 @@ impl Engine {
         Ok(Some(Sources { plan, outer, inner, src }))
     }
 
-    /// Sorts the result of [`Engine::scatter_keys`].
+    /// Sorts keys up to and including `limit`.
     pub(in crate::engine::ops) fn sorted(
         &self,
         op: &'static str,
@@ -208,10 +223,27 @@ impl Engine {
     ) -> Result<Plan> {
         let limit = table.iter().product();
         let keys = self.scatter_keys(op, axis, table, index)?;
-        self.sorted(op, &keys, limit)
+        self.sorted_along(op, axis, table, index, &keys, limit)
     }
 
-    /// The destinations of [`Engine::scatter_plan`] in the order of the sources; the table's size for an index out of range.
+    /// Sorts the result of [`Engine::scatter_keys`] of the same table and index.
+    pub(in crate::engine::ops) fn sorted_along(
+        &self,
+        op: &'static str,
+        axis: usize,
+        table: &[usize],
+        index: &View<'_>,
+        keys: &Buffer,
+        limit: usize,
+    ) -> Result<Plan> {
+        let Some((rows, bits)) = separate_rows(axis, table, index.shape()) else {
+            return self.sorted(op, keys, limit);
+        };
+        let pairs = self.sort_row_pairs(op, &keys.view(), rows, bits)?;
+        Ok(Plan { pairs, n: keys.len(), limit })
+    }
+
+    /// The destinations of [`Engine::scatter_plan`] in the order of the sources; the table's size or more for an index out of range.
     pub(in crate::engine::ops) fn scatter_keys(
         &self,
         op: &'static str,
@@ -232,6 +264,7 @@ impl Engine {
             size: table[axis] as i64,
             step: strides[axis],
             none: limit as i64,
+            mask: separate_rows(axis, table, index.shape()).map_or(0, |(_, bits)| (1 << bits) - 1),
             rank: table.len() as i32,
             shape: dims(index.shape().iter().copied()),
             magic: magic(index.shape().iter().copied()),

@@ -239,7 +239,7 @@ impl Engine {
 
 /// How rows of `c` classes are read: 0 by elements, 1 in vectors, 3 with vectors of the class weights, which lie at the same places of vectors.
 fn row_vectors(wide: bool, c: usize, weight: Option<&View<'_>>, vector: usize) -> i32 {
-    let whole = c % vector == 0 && weight.is_none_or(aligned16);
+    let whole = c.is_multiple_of(vector) && weight.is_none_or(aligned16);
     flag(wide) | flag(wide && whole) << 1
 }
 
@@ -260,6 +260,8 @@ impl LossOps for Engine {
         let (n, dt) = (io.p.numel(), io.p.dtype());
         if reduction == Reduction::None {
             let (name, [a, b], flags) = loss_kernel(kind);
+            let plain = io.weight.is_none() && io.mask.is_none();
+            let wide = plain && [&io.p, &io.t, &io.loss.as_view()].into_iter().all(aligned16);
             let args = LossItemsArgs {
                 p: self.arg_in(&io.p),
                 t: self.arg_in(&io.t),
@@ -267,11 +269,13 @@ impl LossOps for Engine {
                 mask: self.arg_opt(io.mask.as_ref()),
                 y: self.arg_out(&io.loss),
                 n: n as i64,
+                wide: i32::from(wide),
                 a,
                 b,
                 flags,
             };
-            return self.launch(&LOSS_ITEMS, dt, name, Grid::Stride(n), &args);
+            let grid = Grid::Stride(if wide { n.div_ceil(16 / dt.size()) } else { n });
+            return self.launch(&LOSS_ITEMS, dt, name, grid, &args);
         }
         let weighted = io.mask.is_some() || (io.weight.is_some() && !kind.counts_items());
         let how = Finish::new(reduction == Reduction::Mean, if weighted { -1.0 } else { n as f64 });

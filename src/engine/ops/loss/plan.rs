@@ -33,7 +33,7 @@ pub(crate) struct CrossEntropyProblem {
 impl CrossEntropyProblem {
     /// `tx` threads side by side on positions (or items of neighbouring ones), the others of a block on classes.
     fn positions(&self, caps: &Caps) -> CrossEntropyPlan {
-        let wide = self.aligned && self.s % self.vector == 0;
+        let wide = self.aligned && self.s.is_multiple_of(self.vector);
         let across = self.s / if wide { self.vector } else { 1 };
         let items = self.n * across;
         let ty = (LANES / pow2(items, 32)).min(pow2(self.c.div_ceil(8), LANES));

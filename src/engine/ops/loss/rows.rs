@@ -104,7 +104,7 @@ fn function(kind: RowLoss, ids: bool, noise: bool) -> Function {
 /// Whether the operands with a number per element (or per row, where rows are elements) can be read in vectors.
 fn vectors(kind: RowLoss, s: &RowShape, x: &[Option<View<'_>>; 4], dx: &[Option<GradMut<'_>>; 4]) -> bool {
     let each = kind.single_elements();
-    let whole = (each && s.len == 1) || s.len % (16 / s.dtype.size()) == 0;
+    let whole = (each && s.len == 1) || s.len.is_multiple_of(16 / s.dtype.size());
     let read = |(o, v): (&Operand, &Option<View<'_>>)| {
         v.as_ref().is_none_or(|v| aligned16(v) || !(matches!(o.role, Role::Element | Role::Shared) || each))
     };
@@ -133,8 +133,7 @@ impl Engine {
         kind: RowLoss,
         shape: RowShape,
         x: &[Option<View<'a>>; 4],
-        ids: Option<&View<'a>>,
-        mask: Option<&View<'a>>,
+        [ids, mask]: [Option<&View<'a>>; 2],
         wide: bool,
     ) -> Result<Rows<'a>> {
         let dt = shape.dtype;
@@ -276,7 +275,7 @@ impl RowLossOps for Engine {
         let each = reduction == Reduction::None;
         let written = !each || !kind.single_elements() || aligned16(&io.loss.as_view());
         let wide = written && vectors(kind, &shape, &io.x, &[const { None }; 4]);
-        let r = self.prepare_rows(OP, kind, shape, &io.x, io.ids.as_ref(), io.mask.as_ref(), wide)?;
+        let r = self.prepare_rows(OP, kind, shape, &io.x, [io.ids.as_ref(), io.mask.as_ref()], wide)?;
         let Some((pairs, blocks)) = self.row_items(&r, if each { Some(&io.loss) } else { None })? else {
             return Ok(());
         };
@@ -298,7 +297,7 @@ impl RowLossOps for Engine {
         }
         let (dt, rows, len) = (shape.dtype, shape.rows, shape.len);
         let wide = vectors(kind, &shape, &io.x, &io.dx);
-        let r = self.prepare_rows(OP, kind, shape, &io.x, io.ids.as_ref(), io.mask.as_ref(), wide)?;
+        let r = self.prepare_rows(OP, kind, shape, &io.x, [io.ids.as_ref(), io.mask.as_ref()], wide)?;
         let mean = reduction == Reduction::Mean;
         let mut den = None;
         if mean && r.weighted {

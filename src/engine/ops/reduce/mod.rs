@@ -12,7 +12,7 @@ use self::reduction::Reduction;
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, Merged, aligned16, code_of_op, long};
+use crate::engine::launch::{Grid, Merged, aligned16, code_of_op, dims, long};
 use crate::engine::ops::elementwise::merged_axes;
 use crate::error::Result;
 use crate::layout::Layout;
@@ -148,8 +148,15 @@ impl ReduceOps for Engine {
         let along: Vec<_> = (0..shape.len()).map(|d| (d == axis) as usize).collect();
         let (g, i) = (spread(&dy, &a, shape)?, spread(&index, &a, shape)?);
         let c = check::layout(OP, "dx", Layout::strided(shape, &along, 0))?;
-        let m = Merged::new([out.layout(), &g, &i, &c]);
-        let (n, size) = (out.numel(), shape[axis] as i64);
+        let mut m = Merged::new([out.layout(), &g, &i, &c]);
+        let (size, w) = (shape[axis] as i64, 16 / out.dtype().size());
+        // Adding touches few elements; otherwise all are written.
+        let items = !dx.accumulate && in_16_bytes(&m, 0, w) && aligned16(&out);
+        let step = dims([1, 2, 3].map(|k| m.strides[k].last().copied().unwrap_or(0)));
+        if items {
+            to_items(&mut m, w);
+        }
+        let n: usize = m.shape.iter().product();
         let (rank, shape, [sdx, sdy, si, sc]) = merged_axes(&m);
         let args = ArgReduceBwdArgs {
             dy: self.arg_in(&dy),
@@ -164,11 +171,15 @@ impl ReduceOps for Engine {
             sdy,
             si,
             sc,
+            step,
+            items: i32::from(items),
             wide: i32::from(index.dtype() == DType::I64),
             accumulate: i32::from(dx.accumulate),
             code: code_of_op(OP),
         };
-        self.launch(&ARG_REDUCE_BWD, out.dtype(), "gk_redb_arg", Grid::Stride(n), &args)
+        // Threads take four items of 16 bytes (`GK_ARG_RUNS`).
+        let grid = Grid::Stride(if items { n.div_ceil(4) } else { n });
+        self.launch(&ARG_REDUCE_BWD, out.dtype(), "gk_redb_arg", grid, &args)
     }
 
     fn mean_var(

@@ -82,8 +82,8 @@ impl Engine {
             ..self.scan_rows_args(io)
         };
         if part.is_some() {
-            let ScanRowsArgs { x, part, cols, chunk, splits, reverse, .. } = args;
-            let sums = ScanPartialArgs { x, part, cols, chunk, splits, reverse };
+            let ScanRowsArgs { x, part, cols, chunk, splits, reverse, wide, .. } = args;
+            let sums = ScanPartialArgs { x, part, cols, chunk, splits, reverse, wide };
             self.launch(&SCAN_PARTIAL, dt, "", grid, &sums)?;
         }
         self.launch(&SCAN_ROWS, dt, "", grid, &args)

@@ -10,7 +10,7 @@ use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::cpu::{HostElement, with_dtype};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, dims};
+use crate::engine::launch::{Grid, aligned16, code_of_op, dims};
 use crate::engine::ops::shape::strided::*;
 use crate::error::Result;
 use crate::ops::core::Choice;
@@ -31,6 +31,13 @@ fn mode_number(mode: PadMode) -> i32 {
         PadMode::Replicate => 2,
         PadMode::Circular => 3,
     }
+}
+
+/// Whether a vector of equal steps is written 16 bytes at a time, and the grid that writes it.
+fn ramp_grid(y: &View<'_>) -> (i32, Grid) {
+    let wide = y.is_contiguous() && aligned16(y);
+    let each = if wide { 16 / y.dtype().size() } else { 1 };
+    (i32::from(wide), Grid::Stride(y.numel().div_ceil(each)))
 }
 
 /// One axis of a padding.
@@ -154,7 +161,8 @@ impl Engine {
             size: size as i64,
             code: code_of_op(op),
         };
-        self.launch(&REPEAT_TABLE, DType::I64, "", Grid::Stride(n.max(size)), &args)?;
+        // Threads take four places each.
+        self.launch(&REPEAT_TABLE, DType::I64, "", Grid::Stride(n.max(size).div_ceil(4)), &args)?;
         Ok((offsets, table))
     }
 
@@ -176,19 +184,35 @@ impl Engine {
     /// dx (+)= sums of runs of dy; `sdy` are the steps of dy per axis of dx, `run` the axis and how its runs lie.
     fn run_sum(&self, dy: &View<'_>, sdy: &[i64], dx: &GradMut<'_>, run: Run<'_>) -> Result<()> {
         let v = dx.out.as_view();
-        let n = v.numel();
+        let (mut shape, mut sdy) = (v.shape().to_vec(), sdy.to_vec());
+        let mut sdx: Vec<i64> = v.layout().strides().iter().map(|&s| s as i64).collect();
+        // Items of 16 bytes where the innermost axis has no runs and both sides step by one along it.
+        let (last, w) = (shape.len() - 1, 16 / v.dtype().size());
+        let whole = |s: &i64| s.unsigned_abs().is_multiple_of(w as u64);
+        let wide = last != run.axis
+            && (sdx[last], sdy[last]) == (1, 1)
+            && shape[last].is_multiple_of(w)
+            && sdx[..last].iter().chain(&sdy[..last]).chain([&run.stride]).all(whole)
+            && aligned16(dy)
+            && aligned16(&v);
+        if wide {
+            shape[last] /= w;
+            (sdx[last], sdy[last]) = (w as i64, w as i64);
+        }
+        let n: usize = shape.iter().product();
         let args = RunSumArgs {
             dy: self.arg_in(dy),
             offsets: self.arg_opt(run.offsets),
             dx: self.arg_in(&v),
             n: n as i64,
-            rank: v.shape().len() as i32,
-            shape: dims(v.shape().iter().copied()),
-            magic: magic(v.shape().iter().copied()),
-            sdy: signed(sdy.iter().copied()),
-            sdx: dims(v.layout().strides().iter().copied()),
+            rank: shape.len() as i32,
+            shape: dims(shape.iter().copied()),
+            magic: magic(shape.iter().copied()),
+            sdy: signed(sdy),
+            sdx: signed(sdx),
             axis: run.axis as i32,
             mode: run.mode,
+            wide: i32::from(wide),
             len: run.len as i64,
             step: run.step as i64,
             // Beyond that the quotient of a cell is 0.
@@ -306,8 +330,9 @@ impl ShapeOps for Engine {
         self.check_owner("arange", "y", &v)?;
         let (n, dt) = (v.numel(), v.dtype());
         let sy = v.layout().strides()[0] as i64;
-        let args = ArangeArgs { y: self.arg_in(&v), n: n as i64, sy, start, step };
-        self.launch(&ARANGE, dt, "", Grid::Stride(n), &args)
+        let (wide, grid) = ramp_grid(&v);
+        let args = ArangeArgs { y: self.arg_in(&v), n: n as i64, sy, wide, start, step };
+        self.launch(&ARANGE, dt, "", grid, &args)
     }
 
     fn linspace(&self, start: f64, end: f64, y: ViewMut<'_>) -> Result<()> {
@@ -317,8 +342,9 @@ impl ShapeOps for Engine {
         let (n, dt) = (v.numel(), v.dtype());
         let step = (end - start) / (n.max(2) - 1) as f64;
         let sy = v.layout().strides()[0] as i64;
-        let args = LinspaceArgs { y: self.arg_in(&v), n: n as i64, sy, start, end, step };
-        self.launch(&LINSPACE, dt, "", Grid::Stride(n), &args)
+        let (wide, grid) = ramp_grid(&v);
+        let args = LinspaceArgs { y: self.arg_in(&v), n: n as i64, sy, wide, start, end, step };
+        self.launch(&LINSPACE, dt, "", grid, &args)
     }
 
     fn pad(&self, mode: PadMode, pads: &[(isize, isize)], x: View<'_>, y: ViewMut<'_>) -> Result<()> {

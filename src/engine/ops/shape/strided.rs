@@ -47,7 +47,7 @@ pub(in crate::engine::ops) fn merged(mut axes: Vec<Axis>) -> Vec<Axis> {
     out
 }
 
-/// Items that a thread of `copy_nd` takes (`GK_DEPTH`).
+/// Items that a thread of `copy_nd`, and of `fill_nd`, takes (`GK_SHAPE_DEPTH`).
 pub(in crate::engine::ops) const DEPTH: usize = 4;
 
 /// Integer dtype that moves elements of this many bytes.
@@ -286,7 +286,7 @@ impl Engine {
             *n /= w;
             *s *= w as i64;
         }
-        let n = shape.iter().product();
+        let n: usize = shape.iter().product();
         let args = FillNdArgs {
             y: to,
             n: n as i64,
@@ -298,7 +298,7 @@ impl Engine {
             lo,
             hi,
         };
-        self.launch(&FILL_ND, dtype, "", Grid::Stride(n), &args)
+        self.launch(&FILL_ND, dtype, "", Grid::Stride(n.div_ceil(DEPTH)), &args)
     }
 }
 

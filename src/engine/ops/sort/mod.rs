@@ -7,7 +7,7 @@ use self::plan::{RadixPlan, SortPlan, SortProblem, each};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, MAX_GRID_YZ, code_of_op, int, long};
+use crate::engine::launch::{Grid, LANES, MAX_GRID_YZ, code_of_op, int, long};
 use crate::engine::ops::index::scatter::wide_index;
 use crate::engine::ops::shape::strided::Axis;
 use crate::error::Result;
@@ -295,6 +295,11 @@ impl SortOps for Engine {
             right: i32::from(right),
             wide: wide_index(&v),
         };
-        self.launch(&SORT_SEARCH, values.dtype(), "", Grid::Stride(n), &args)
+        // Blocks that hold all edges in local memory (`GK_EDGES`) take many values each.
+        let grid = match per {
+            None if edges <= 2048 => Grid::Blocks([n.div_ceil(4 * LANES).min(self.target_blocks()), 1, 1]),
+            _ => Grid::Stride(n),
+        };
+        self.launch(&SORT_SEARCH, values.dtype(), "", grid, &args)
     }
 }

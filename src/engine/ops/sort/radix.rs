@@ -49,13 +49,24 @@ impl Engine {
     /// Stable ascending sort of the unsigned keys in a contiguous view (i32: 32 bits, i64: 64 bits), of which only the lowest `bits` differ.
     /// The positions are 0, 1, ... before the sort. Exact and deterministic; cost O(n * bits / 8). The keys are left as they are.
     pub(crate) fn sort_pairs(&self, op: &'static str, keys: &View<'_>, bits: u32) -> Result<SortedPairs> {
+        self.sort_row_pairs(op, keys, 1, bits)
+    }
+
+    /// The same for each of `rows` equal parts of the keys; positions count over all rows.
+    pub(crate) fn sort_row_pairs(
+        &self,
+        op: &'static str,
+        keys: &View<'_>,
+        rows: usize,
+        bits: u32,
+    ) -> Result<SortedPairs> {
         let device = self.device_caps().id;
-        let plan = RadixPlan::new(1, keys.numel()).map_err(|why| GpuError::Unsupported {
+        let plan = RadixPlan::new(rows, keys.numel()).map_err(|why| GpuError::Unsupported {
             op,
             device,
             why: why.into_owned().into(),
         })?;
-        self.sort_rows(keys, 1, bits, plan)
+        self.sort_rows(keys, rows, bits, plan)
     }
 
     /// Room for `n` sorted pairs.
