@@ -379,7 +379,8 @@ GK_KERNEL(row_grad)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_
         if (!active) continue;
         gk_f g = each ? upstream * gk_load(gy, row) : upstream;
         gk_i64 from = (at - row * chunks) * size, to = from + size < len ? from + size : len;
-        if (!counts) g = GK_R(0.0);
+        /* Rows that a mask leaves out keep the NaN of a mean over none. */
+        if (!counts) g = mask && GK_ROW_ROLE(4) ? g * GK_R(0.0) : GK_R(0.0);
 #if GK_LOSS_ROW(_ready)
         if (counts) GK_LOSS_ROW(_prepare)(&r);
 #endif

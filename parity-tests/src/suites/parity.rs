@@ -144,6 +144,11 @@ impl Reports {
     }
 }
 
+/// Whether `TREFOIL_PARITY_KERNELS` (comma-separated names) has a kernel, or is not set.
+fn named(kernel: &str) -> bool {
+    std::env::var("TREFOIL_PARITY_KERNELS").map_or(true, |names| names.split(',').any(|n| n.trim() == kernel))
+}
+
 /// Runs the random cases.
 pub fn run(asked: &[&str]) -> ExitCode {
     if units::answer() {
@@ -168,7 +173,7 @@ pub fn run(asked: &[&str]) -> ExitCode {
         if !args.list && args.filter.is_none() {
             unchanged.look_up(&*gpu);
         }
-        for (number, kernel) in KERNELS.iter().enumerate() {
+        for (number, kernel) in KERNELS.iter().enumerate().filter(|(_, k)| named(k.name)) {
             let own = gpu.clone();
             let extent = match unchanged.has(name, kernel.name) {
                 true => Extent::few(&*gpu, kernel, number),
