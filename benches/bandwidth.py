@@ -1,9 +1,9 @@
 """Writes docs/BANDWIDTH.md: the share of a copy's speed that each operation bound by memory reaches.
 
     TREFOIL_BACKEND=cuda cargo bench --bench ops -- --quick > LOG
-    python benches/bandwidth.py LOG "one NVIDIA H200, 2026-11-30" > docs/BANDWIDTH.md
+    python benches/bandwidth.py "one NVIDIA H200, 2026-11-30" LOG > docs/BANDWIDTH.md
 
-LOG is what `cargo bench` prints. Standard library only.
+LOG is what `cargo bench` prints; of several the later ones replace what the earlier ones measured. Standard library only.
 """
 
 import re
@@ -23,11 +23,13 @@ LEAST = 16e6
 TITLE = """# Bandwidth
 
 How near each operation that memory bounds comes to the speed of memory: the bytes that have to move at least once by the time, as a share of the same
-of a flat copy (`{copy}` µs for {moved:.0f} MB: {speed:.2f} TB/s). Times are medians of device events, in microseconds, launches included; the sizes
-are those of `benches/problems`. Written by `benches/bandwidth.py` from `cargo bench --bench ops -- --quick` on {device}.
+of a flat copy ({copy} µs for {moved:.0f} MB, {speed:.2f} TB/s). Times are those between device events, in microseconds, launches included; the sizes
+are those of `benches/problems`. Shares above 100 % are of operations that read more than they write, or find a part of their operands in a cache.
+Written by `benches/bandwidth.py` from what `cargo bench --bench ops -- --quick` prints; {device}.
 
-Operations whose time arithmetic decides are not here, and none that move less than {least:.0f} MB, nor copies between host and device. A small share
-is not always a fault: special functions are bound by arithmetic, and sorts, scattered sums and graphs read memory in random order or several times.
+Products, attention and other operations that count floating-point operations are not here, nor what moves less than {least:.0f} MB or passes between
+host and device. A small share is not always a fault: special functions are bound by arithmetic, recurrences by their steps, and sorts, scattered sums
+and graphs read memory in random order or several times.
 
 Of {count} problems {fast} reach 85 %, {middle} 60 to 85 %, {slow} 30 to 60 %, {slowest} less.
 
@@ -36,7 +38,7 @@ Of {count} problems {fast} reach 85 %, {middle} 60 to 85 %, {slow} 30 to 60 %, {
 
 
 def measured(log):
-    """(operation, problem, dtype) -> (microseconds, bytes), in the order of the log."""
+    """(operation, problem, dtype) -> (microseconds, bytes that move at least), in the order of the log."""
     rows, name, time = {}, None, None
     for line in log.splitlines():
         if line.startswith("ops/"):
@@ -49,16 +51,18 @@ def measured(log):
 
 
 def main():
-    log, device = sys.argv[1:]
-    with open(log, encoding="utf-8") as f:
-        rows = measured(f.read())
+    device, *logs = sys.argv[1:]
+    rows = {}
+    for log in logs:
+        with open(log, encoding="utf-8") as f:
+            rows.update(measured(f.read()))
     copy = rows[COPY]
     speed = copy[1] / copy[0]
     shares = {k: b / t / speed for k, (t, b) in rows.items() if b >= LEAST and k[0] not in CALLS}
-    within = lambda low, high: sum(low <= s < high for s in shares.values())
-    counts = {"fast": within(0.85, 99), "middle": within(0.6, 0.85), "slow": within(0.3, 0.6), "slowest": within(0, 0.3)}
-    text = {"copy": f"{copy[0]:.1f}", "moved": copy[1] / 1e6, "speed": speed / 1e6, "device": device, "least": LEAST / 1e6}
-    print(TITLE.format(count=len(shares), **counts, **text))
+    fast, middle, slow = (sum(s >= least for s in shares.values()) for least in (0.85, 0.6, 0.3))
+    counts = {"count": len(shares), "fast": fast, "middle": middle - fast, "slow": slow - middle}
+    text = {"copy": f"{copy[0]:.1f}", "moved": copy[1] / 1e6, "speed": speed / 1e6, "device": device}
+    print(TITLE.format(slowest=len(shares) - slow, least=LEAST / 1e6, **counts, **text))
 
     def cells(key):
         return f"{rows[key][0]:,.1f} | {100 * shares[key]:.0f} %" if key in shares else " | "
