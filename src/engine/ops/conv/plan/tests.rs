@@ -196,7 +196,12 @@ fn special_shapes_have_kernels_of_their_own() {
         conv(s).plan(AUTO, &gpu),
         Ok(ConvPlan::Depthwise(Depthwise { side: 3, quads: 14, strips: 28 }))
     );
-    let wide = ConvShape { kernel: [1, 5, 5], pad: [0, 2, 2], ..s };
+    let large = ConvShape { kernel: [1, 5, 5], pad: [0, 2, 2], ..s };
+    assert_eq!(
+        conv(large).plan(AUTO, &gpu),
+        Ok(ConvPlan::Depthwise(Depthwise { side: 5, quads: 14, strips: 14 }))
+    );
+    let wide = ConvShape { kernel: [1, 3, 5], pad: [0, 1, 2], ..s };
     assert_eq!(conv(wide).plan(AUTO, &gpu), Ok(ConvPlan::Strips));
     let stepped = ConvShape { stride: [1, 2, 2], output: [1, 28, 28], ..s };
     assert_eq!(conv(stepped).plan(AUTO, &gpu), Ok(ConvPlan::Direct));
