@@ -214,6 +214,38 @@ fn causal(cx: &Context<'_>) -> [usize; 3] {
     [cx.pick(1, 2, 16), cx.pick(4, 32, 2048), cx.pick(64, 256, 2048)]
 }
 
+/// Causal convolution with `k` taps and the state behind it.
+fn causal_conv(cx: &Context<'_>, dt: DType, k: usize) -> Result<Prepared> {
+    let s = causal(cx);
+    let (len, c) = (s.iter().product::<usize>(), s[1]);
+    let (x, w, bias, mut y) =
+        (cx.normal(dt, len)?, cx.normal(dt, k * c)?, cx.normal(dt, c)?, cx.empty(dt, len)?);
+    let mut state = cx.zeros(dt, s[0] * c * (k - 1))?;
+    bytes(2 * len * dt.size(), move |g| {
+        let io = CausalConvIo::new(x.shaped(&s)?, w.shaped(&[c, k])?, y.shaped_mut(&s)?)
+            .bias(bias.view())
+            .new_state(state.shaped_mut(&[s[0], c, k - 1])?);
+        g.causal_conv1d(Activation::Swish { beta: 1.0 }, io)
+    })
+}
+
+/// All gradients of [`causal_conv`].
+fn causal_conv_bwd(cx: &Context<'_>, dt: DType, k: usize) -> Result<Prepared> {
+    let s = causal(cx);
+    let (len, c) = (s.iter().product::<usize>(), s[1]);
+    let (dy, x, w, bias) =
+        (cx.normal(dt, len)?, cx.normal(dt, len)?, cx.normal(dt, k * c)?, cx.normal(dt, c)?);
+    let (mut dx, mut dw, mut db) = (cx.empty(dt, len)?, cx.empty(dt, k * c)?, cx.empty(dt, c)?);
+    bytes(3 * len * dt.size(), move |g| {
+        let io = CausalConvBwd::new(dy.shaped(&s)?, x.shaped(&s)?, w.shaped(&[c, k])?)
+            .bias(bias.view())
+            .dx(dx.shaped_mut(&s)?)
+            .dw(dw.shaped_mut(&[c, k])?)
+            .dbias(db.view_mut());
+        g.causal_conv1d_bwd(Activation::Swish { beta: 1.0 }, io)
+    })
+}
+
 pub(super) const PROBLEMS: &[Problem] = &[
     problem("conv", "3x3_256x14", F32_BF16, |cx, dt| Convolution::square(cx, 256, 14).forward(cx, dt)),
     problem("conv", "3x3_256x14_channels_last", F32_BF16, |cx, dt| {
@@ -253,6 +285,9 @@ pub(super) const PROBLEMS: &[Problem] = &[
     problem("conv", "depthwise_7x7", F32, |cx, dt| {
         Convolution::depthwise(cx, 1).window(7).forward(cx, dt).map(Prepared::by_bytes)
     }),
+    problem("conv", "depthwise_9x9", F32, |cx, dt| {
+        Convolution::depthwise(cx, 1).window(9).forward(cx, dt).map(Prepared::by_bytes)
+    }),
     problem("conv", "depthwise_3x3_stride2", F32, |cx, dt| {
         Convolution::depthwise(cx, 2).forward(cx, dt).map(Prepared::by_bytes)
     }),
@@ -282,6 +317,9 @@ pub(super) const PROBLEMS: &[Problem] = &[
     problem("conv_bwd", "depthwise_7x7", F32, |cx, dt| {
         Convolution::depthwise(cx, 1).window(7).backward(cx, dt, [true, true]).map(Prepared::by_bytes)
     }),
+    problem("conv_bwd", "depthwise_9x9", F32, |cx, dt| {
+        Convolution::depthwise(cx, 1).window(9).backward(cx, dt, [true, true]).map(Prepared::by_bytes)
+    }),
     problem("conv_transpose", "4x4_stride2_128x32", F32, |cx, dt| {
         Convolution::transposed(cx).forward(cx, dt)
     }),
@@ -304,34 +342,10 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let moved = (x.len() + col.len()) * dt.size();
         bytes(moved, move |g| g.col2im(&p, &[3, 3], col.shaped(&cs)?, x.shaped_mut(&xs)?.into()))
     }),
-    problem("causal_conv1d", "k4_swish", F32_BF16, |cx, dt| {
-        let s = causal(cx);
-        let (len, c) = (s.iter().product::<usize>(), s[1]);
-        let (x, w, bias, mut y) =
-            (cx.normal(dt, len)?, cx.normal(dt, 4 * c)?, cx.normal(dt, c)?, cx.empty(dt, len)?);
-        let mut state = cx.zeros(dt, s[0] * c * 3)?;
-        bytes(2 * len * dt.size(), move |g| {
-            let io = CausalConvIo::new(x.shaped(&s)?, w.shaped(&[c, 4])?, y.shaped_mut(&s)?)
-                .bias(bias.view())
-                .new_state(state.shaped_mut(&[s[0], c, 3])?);
-            g.causal_conv1d(Activation::Swish { beta: 1.0 }, io)
-        })
-    }),
-    problem("causal_conv1d_bwd", "k4_swish", F32_BF16, |cx, dt| {
-        let s = causal(cx);
-        let (len, c) = (s.iter().product::<usize>(), s[1]);
-        let (dy, x, w, bias) =
-            (cx.normal(dt, len)?, cx.normal(dt, len)?, cx.normal(dt, 4 * c)?, cx.normal(dt, c)?);
-        let (mut dx, mut dw, mut db) = (cx.empty(dt, len)?, cx.empty(dt, 4 * c)?, cx.empty(dt, c)?);
-        bytes(3 * len * dt.size(), move |g| {
-            let io = CausalConvBwd::new(dy.shaped(&s)?, x.shaped(&s)?, w.shaped(&[c, 4])?)
-                .bias(bias.view())
-                .dx(dx.shaped_mut(&s)?)
-                .dw(dw.shaped_mut(&[c, 4])?)
-                .dbias(db.view_mut());
-            g.causal_conv1d_bwd(Activation::Swish { beta: 1.0 }, io)
-        })
-    }),
+    problem("causal_conv1d", "k4_swish", F32_BF16, |cx, dt| causal_conv(cx, dt, 4)),
+    problem("causal_conv1d", "k5_swish", F32, |cx, dt| causal_conv(cx, dt, 5)),
+    problem("causal_conv1d_bwd", "k4_swish", F32_BF16, |cx, dt| causal_conv_bwd(cx, dt, 4)),
+    problem("causal_conv1d_bwd", "k5_swish", F32, |cx, dt| causal_conv_bwd(cx, dt, 5)),
     problem("deform_conv", "3x3_mask", F32, |cx, dt| {
         let ([n, c, s], len) = deformable(cx);
         let (x, w, o) = (cx.normal(dt, len[0])?, cx.normal(dt, len[1])?, cx.normal(dt, len[2])?);

@@ -103,6 +103,8 @@ pub(super) const PROBLEMS: &[Problem] = &[
     problem("max_pool", "2x2", F32, |cx, dt| Pooled::of_images(cx, window(2, 2, 0))?.max(cx, dt)),
     problem("max_pool", "3x3s1", F32_BF16, |cx, dt| Pooled::of_images(cx, window(3, 1, 1))?.max(cx, dt)),
     problem("max_pool", "5x5s1", F32, |cx, dt| Pooled::of_images(cx, window(5, 1, 2))?.max(cx, dt)),
+    problem("max_pool", "2x2s3", F32, |cx, dt| Pooled::of_images(cx, window(2, 3, 0))?.max(cx, dt)),
+    problem("max_pool", "4x4", F32, |cx, dt| Pooled::of_images(cx, window(4, 4, 0))?.max(cx, dt)),
     problem("max_pool", "global", F32, |cx, dt| {
         let (xs, n) = images(cx);
         let (x, mut y, mut i) = (cx.normal(dt, n)?, cx.empty(dt, xs[1])?, cx.empty(DType::I32, xs[1])?);
@@ -121,6 +123,9 @@ pub(super) const PROBLEMS: &[Problem] = &[
     problem("avg_pool", "3x3s2_inside", F32, |cx, dt| {
         Pooled::of_images(cx, window(3, 2, 1).count_include_pad(false))?.avg(cx, dt)
     }),
+    problem("avg_pool", "2x2s3", F32, |cx, dt| Pooled::of_images(cx, window(2, 3, 0))?.avg(cx, dt)),
+    problem("avg_pool", "4x4", F32, |cx, dt| Pooled::of_images(cx, window(4, 4, 0))?.avg(cx, dt)),
+    problem("avg_pool_bwd", "4x4", F32, |cx, dt| Pooled::of_images(cx, window(4, 4, 0))?.avg_bwd(cx, dt)),
     problem("avg_pool_bwd", "2x2", F32_BF16, |cx, dt| {
         Pooled::of_images(cx, window(2, 2, 0))?.avg_bwd(cx, dt)
     }),

@@ -65,6 +65,14 @@ pub(super) const PROBLEMS: &[Problem] = &[
             g.quantize(QuantFormat::Int8, x.shaped(&[r, c])?, q.shaped_mut(&[r, c])?, s.view_mut())
         })
     }),
+    problem("quantize", "int8_odd_rows", F32, |cx, dt| {
+        let [r, c] = cx.rows().map(|n| n - 1);
+        let (x, mut q, mut s) =
+            (cx.normal(dt, r * c)?, cx.empty(DType::U8, r * c)?, cx.empty(DType::F32, r)?);
+        bytes(r * c * (dt.size() + 1) + r * 4, move |g| {
+            g.quantize(QuantFormat::Int8, x.shaped(&[r, c])?, q.shaped_mut(&[r, c])?, s.view_mut())
+        })
+    }),
     problem("quantize", "int4_groups", F32_BF16, |cx, dt| {
         let [r, c] = cx.rows();
         let (x, mut q) = (cx.normal(dt, r * c)?, cx.empty(DType::U8, r * c / 2)?);

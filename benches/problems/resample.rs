@@ -74,10 +74,12 @@ pub(super) const PROBLEMS: &[Problem] = &[
     problem("interpolate", "nearest", F32_BF16, |cx, dt| forward(cx, dt, NEAREST, larger(cx, 2))),
     problem("interpolate", "nearest_3", F32, |cx, dt| forward(cx, dt, NEAREST, larger(cx, 3))),
     problem("interpolate", "linear", F32_BF16, |cx, dt| forward(cx, dt, LINEAR, larger(cx, 2))),
+    problem("interpolate", "linear_3", F32, |cx, dt| forward(cx, dt, LINEAR, larger(cx, 3))),
     problem("interpolate", "cubic", F32, |cx, dt| forward(cx, dt, InterpolateMode::Cubic, larger(cx, 2))),
     problem("interpolate_bwd", "nearest", F32_BF16, |cx, dt| backward(cx, dt, NEAREST, larger(cx, 2))),
     problem("interpolate_bwd", "nearest_3", F32, |cx, dt| backward(cx, dt, NEAREST, larger(cx, 3))),
     problem("interpolate_bwd", "linear", F32_BF16, |cx, dt| backward(cx, dt, LINEAR, larger(cx, 2))),
+    problem("interpolate_bwd", "linear_3", F32, |cx, dt| backward(cx, dt, LINEAR, larger(cx, 3))),
     problem("affine_grid", "images", F32, |cx, dt| {
         let (_, gs, n) = sampled(cx);
         let (theta, mut grid) = (cx.normal(dt, gs[0] * 6)?, cx.empty(dt, 2 * n)?);

@@ -53,6 +53,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
     problem("softmax", "64_columns", F32, |cx, dt| softmax(cx, dt, SOFTMAX, 1, of_length(cx, 64))),
     problem("softmax", "8k_columns", F32, |cx, dt| softmax(cx, dt, SOFTMAX, 1, of_length(cx, 8192))),
     problem("softmax", "beyond_registers", F32, |cx, dt| softmax(cx, dt, SOFTMAX, 1, of_length(cx, 8200))),
+    problem("softmax", "32k_columns", F32, |cx, dt| softmax(cx, dt, SOFTMAX, 1, of_length(cx, 32_768))),
     problem("softmax", "long_rows", F32, |cx, dt| softmax(cx, dt, SOFTMAX, 1, of_length(cx, 40_000))),
     problem("softmax_bwd", "rows", F32_BF16, |cx, dt| softmax_bwd(cx, dt, SOFTMAX, 1, cx.rows())),
     problem("softmax_bwd", "columns", F32, |cx, dt| softmax_bwd(cx, dt, SOFTMAX, 0, cx.rows())),
@@ -62,6 +63,9 @@ pub(super) const PROBLEMS: &[Problem] = &[
     problem("softmax_bwd", "64_columns", F32, |cx, dt| softmax_bwd(cx, dt, SOFTMAX, 1, of_length(cx, 64))),
     problem("softmax_bwd", "beyond_registers", F32, |cx, dt| {
         softmax_bwd(cx, dt, SOFTMAX, 1, of_length(cx, 8200))
+    }),
+    problem("softmax_bwd", "32k_columns", F32, |cx, dt| {
+        softmax_bwd(cx, dt, SOFTMAX, 1, of_length(cx, 32_768))
     }),
     problem("softmax_bwd", "long_rows", F32, |cx, dt| softmax_bwd(cx, dt, SOFTMAX, 1, of_length(cx, 40_000))),
     problem("masked_softmax", "rows", F32_BF16, |cx, dt| {

@@ -417,8 +417,7 @@ typedef struct { gk_f total, p, hot, each; gk_i64 id; int counts; } gk_slope;
     g.counts = probs || (g.id != ignore && g.id >= 0 && g.id < C); \
     if (!probs && g.id != ignore && !g.counts) gk_report(err, code); \
     if (!probs) hot_ = t.keep * (g.counts ? gk_class_weight(t, g.id) : GK_R(1.0)); \
-    g.total = lse[i]; \
-    g.hot = scale * hot_; \
+    g.total = lse[i]; g.hot = scale * hot_; \
     g.p = scale * (probs ? (wsum) : smooth != GK_R(0.0) ? hot_ + t.spread * (wsum) : hot_); \
     g.each = probs ? scale : smooth != GK_R(0.0) ? scale * t.spread : GK_R(0.0);
 
@@ -482,14 +481,14 @@ GK_FN gk_f gk_share_sum(gk_target t, gk_i64 base, gk_i64 head, gk_i64 end, int l
 }
 
 /* S = 1: a group of `lanes` threads per row. wide as in the forward. wsum: the sum of the class weights (null = C). */
-GK_KERNEL(cross_entropy_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_IN(gk_f, wsum),
+GK_KERNEL(cross_entropy_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), GK_IN(gk_t, w), GK_IN(gk_f, wsum),
                                   GK_IN(gk_f, lse), GK_IN(gk_t, gy), int each, int gy_f32, GK_IN(gk_f, den), GK_OUT(gk_t, dx), GK_OUT(int, err),
                                   int code, gk_i64 N, gk_i64 C, int lanes, int wide, gk_i64 ignore, gk_f smooth, int accumulate)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_f, wsum); GK_BIND_IN(gk_f, lse);
     GK_BIND_IN(gk_t, gy); GK_BIND_IN(gk_f, den); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(int, err);
-    int lane = gk_lid() & (lanes - 1), sums = probs || smooth != GK_R(0.0), whole = wide & 2;
+    int lane = gk_lid() & (lanes - 1), probs = prob != 0, sums = probs || smooth != GK_R(0.0), whole = wide & 2;
     gk_target t = gk_make_target(prob, w, smooth, C);
     gk_f all = wsum ? wsum[0] : (gk_f)C;
     for (gk_i64 first = (gk_i64)gk_bid(0) * (GK_BLOCK / lanes); first < N; first += GK_LOSS_GROUPS(lanes)) {
@@ -535,14 +534,14 @@ GK_FN void gk_xent_grad_classes(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_
 }
 
 /* S > 1, laid out as the forward. */
-GK_KERNEL(cross_entropy_bwd_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_IN(gk_f, wsum),
+GK_KERNEL(cross_entropy_bwd_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), GK_IN(gk_t, w), GK_IN(gk_f, wsum),
                           GK_IN(gk_f, lse), GK_IN(gk_t, gy), int each, int gy_f32, GK_IN(gk_f, den), GK_OUT(gk_t, dx), GK_OUT(int, err), int code,
                           gk_i64 N, gk_i64 C, gk_i64 S, int tx, int wide, gk_i64 ignore, gk_f smooth, int accumulate)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_f, wsum); GK_BIND_IN(gk_f, lse);
     GK_BIND_IN(gk_t, gy); GK_BIND_IN(gk_f, den); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(int, err);
-    int sums = probs || smooth != GK_R(0.0), ty = gk_lid() / tx, step = GK_BLOCK / tx, per = wide ? GK_W : 1;
+    int probs = prob != 0, sums = probs || smooth != GK_R(0.0), ty = gk_lid() / tx, step = GK_BLOCK / tx, per = wide ? GK_W : 1;
     gk_target t = gk_make_target(prob, w, smooth, C);
     gk_i64 across = S / per, items = N * across, tiles = (items + tx - 1) / tx;
     for (gk_i64 tile = gk_bid(0); tile < tiles; tile += gk_nblocks(0)) {

@@ -14,12 +14,12 @@
 #define GK_STRIP 4
 #endif
 /* Cells on either side of an item that windows of 5 x 5 reach. */
-#define GK_REACH 2
+#define GK_POOL_REACH 2
 
 /* Plane, and first row and column. */
 typedef struct { gk_i64 plane; int h, w; } gk_spot;
 /* The cells of a row that windows of an item reach. */
-typedef struct { gk_f v[GK_W + 2 * GK_REACH]; } gk_line;
+typedef struct { gk_f v[GK_W + 2 * GK_POOL_REACH]; } gk_line;
 
 GK_FN gk_spot gk_spot_of(gk_i64 i, int rows, int width, const gk_dims* by)
 {
@@ -60,10 +60,10 @@ GK_FN gk_line gk_line_at(GK_GLOBAL const gk_t* x, int h, int w, int rows, int wi
         behind[0] = gk_load(x, last ? at : at + GK_W);
         before[0] = behind[1] = outside;
     }
-    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[GK_REACH + k] = live ? q.v[k] : outside;
+    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[GK_POOL_REACH + k] = live ? q.v[k] : outside;
     GK_UNROLL for (int k = 0; k < 2; k++) {
         r.v[k] = live && !first ? before[k] : outside;
-        r.v[GK_REACH + GK_W + k] = live && !last ? behind[k] : outside;
+        r.v[GK_POOL_REACH + GK_W + k] = live && !last ? behind[k] : outside;
     }
     return r;
 }
@@ -81,7 +81,7 @@ GK_FN gk_best gk_row_maxima(const gk_line* l, int from, const int side)
         r.v[o] = -GK_INF;
         r.at[o] = from;
         GK_UNROLL for (int b = 0; b < side; b++) {
-            gk_f v = l->v[GK_REACH - side / 2 + o + b];
+            gk_f v = l->v[GK_POOL_REACH - side / 2 + o + b];
             if (v > r.v[o] || gk_isnan(v)) {
                 r.v[o] = v;
                 r.at[o] = from + o + b - side / 2;
@@ -170,7 +170,7 @@ GK_FN void gk_slide_averages(gk_spot s, GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t*
         gk_line l = gk_line_at(x, s.h + a - side / 2, s.w, rows, width, GK_R(0.0), side);
         GK_UNROLL for (int o = 0; o < GK_W; o++) {
             gk_f row = GK_R(0.0);
-            GK_UNROLL for (int b = 0; b < side; b++) row += l.v[GK_REACH - side / 2 + o + b];
+            GK_UNROLL for (int b = 0; b < side; b++) row += l.v[GK_POOL_REACH - side / 2 + o + b];
             GK_UNROLL for (int r = 0; r < GK_STRIP; r++)
                 if (a >= r && a < r + side) sum[r].v[o] += row;
         }

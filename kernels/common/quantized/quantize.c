@@ -2,13 +2,13 @@
  *
  *   scale = largest magnitude of a group / most (1 if that is 0),   q = the code nearest to x / scale, even at ties
  *
- * quantize_short, _medium and _long hold groups in registers and read x once; quantize gets the largest magnitudes from a reduction. Reference:
+ * quantize_short and quantize_long hold groups in registers and read x once; quantize gets the largest magnitudes from a reduction. Reference:
  * torch.ao.quantization with symmetric observers.
  */
 #include "codes.h"
 #include "common/prelude/rows.h"
 
-#define GK_QUANT_KEEP 8    /* runs of 8 elements of a long group that a thread holds */
+#define GK_QUANT_KEEP 4    /* runs of 8 elements of a long group that a thread holds */
 #define GK_DEQUANT_AHEAD 4 /* items of a thread of dequantize whose reads are in flight at a time */
 
 /* The bits of the 8-bit floating-point number nearest to r >= 0, even at ties, at most `most`; `mantissa` bits after the point, exponents offset by
@@ -120,14 +120,6 @@ GK_KERNEL(quantize_short)(GK_IN(gk_t, x), GK_OUT(gk_u8, q), GK_OUT(float, scale)
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_u8, q); GK_BIND_OUT(float, scale);
     GK_LOCAL gk_f tmp[GK_BLOCK];
     gk_quantize_held(x, q, scale, tmp, groups, runs, lanes, code, most, 1);
-}
-
-/* Groups of at most 4 * GK_BLOCK runs. */
-GK_KERNEL(quantize_medium)(GK_IN(gk_t, x), GK_OUT(gk_u8, q), GK_OUT(float, scale), gk_i64 groups, int runs, int lanes, int code, gk_f most)
-{
-    GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_u8, q); GK_BIND_OUT(float, scale);
-    GK_LOCAL gk_f tmp[GK_BLOCK];
-    gk_quantize_held(x, q, scale, tmp, groups, runs, lanes, code, most, 4);
 }
 
 /* Groups of at most GK_QUANT_KEEP * GK_BLOCK runs. */

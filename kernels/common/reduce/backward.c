@@ -94,11 +94,12 @@ GK_KERNEL(reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_
  * index is i64. With `items`, which does not add, an item is GK_W elements of the innermost axis, along which the operands step by `step` (dy,
  * index, coordinate), and a block takes GK_ARG_RUNS runs of them. */
 #define GK_ARG_RUNS 4
+typedef struct { gk_dims step; int items; } gk_arg_items;
 GK_KERNEL(arg_reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, index), GK_OUT(gk_t, dx), GK_OUT(int, err), gk_i64 n, gk_i64 size, int rank, GK_DIMS(shape),
-                          GK_DIMS(sdx), GK_DIMS(sdy), GK_DIMS(si), GK_DIMS(sc), GK_DIMS(step), int items, int wide, int accumulate, int code)
+                          GK_DIMS(sdx), GK_DIMS(sdy), GK_DIMS(si), GK_DIMS(sc), int wide, int accumulate, int code, GK_BY_VALUE(gk_arg_items, args))
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_u8, index); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(int, err);
-    if (items) {
+    if (args.items) {
         for (gk_i64 first = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_ARG_RUNS) + gk_lid(); first < n; first += gk_gsize() * GK_ARG_RUNS) {
             GK_UNROLL for (int u = 0; u < GK_ARG_RUNS; u++) {
                 gk_i64 i = first + u * GK_BLOCK, o = 0, ig = 0, ii = 0, c = 0, at = 0;
@@ -107,12 +108,12 @@ GK_KERNEL(arg_reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_u8, index), GK_OUT(gk_t, dx)
                 gk_vec v;
                 gk_f g = GK_R(0.0);
                 GK_UNROLL for (int k = 0; k < GK_W; k++) {
-                    if (k == 0 || step.v[1]) {
-                        at = gk_index(index, ii + k * step.v[1], wide);
+                    if (k == 0 || args.step.v[1]) {
+                        at = gk_index(index, ii + k * args.step.v[1], wide);
                         if (at < 0 || at >= size) gk_report(err, code);
                     }
-                    if (k == 0 || step.v[0]) g = gk_load(dy, ig + k * step.v[0]);
-                    v.v[k] = at == c + k * step.v[2] ? g : GK_R(0.0);
+                    if (k == 0 || args.step.v[0]) g = gk_load(dy, ig + k * args.step.v[0]);
+                    v.v[k] = at == c + k * args.step.v[2] ? g : GK_R(0.0);
                 }
                 gk_storev(dx, o, v);
             }

@@ -390,7 +390,7 @@ GK_KERNEL(sort_scatter)(GK_IN(gk_t, dy), GK_IN(int, index), GK_OUT(gk_t, dx), GK
 
 /* Edges that a block holds as keys in local memory where all values share them, and where each lies: halves of a row are a power of two apart, which
  * without gaps would be one bank. Values that a thread searches for at a time. */
-#define GK_EDGES 2048
+#define GK_SORT_EDGES 2048
 #define GK_EDGE_AT(i) ((i) + (i) / 32)
 #define GK_SEARCHES 4
 
@@ -426,13 +426,13 @@ GK_FN void gk_search_shared(GK_GLOBAL const gk_t* values, GK_GLOBAL int* index, 
 
 // Units: ALL
 /* index[i] = how many of its row's sorted edges are before values[i]: those below it, with `right` those not above it. NaN is behind everything.
- * A row of values has `per` elements and edges of its own; per = 0: all share them, and up to GK_EDGES of them are held in local memory. Launch:
+ * A row of values has `per` elements and edges of its own; per = 0: all share them, and up to GK_SORT_EDGES of them are held in local memory. Launch:
  * grid-stride over values. */
 GK_KERNEL(sort_search)(GK_IN(gk_t, sorted), GK_IN(gk_t, values), GK_OUT(int, index), gk_i64 n, gk_i64 edges, gk_i64 per, int right, int wide)
 {
     GK_BIND_IN(gk_t, sorted); GK_BIND_IN(gk_t, values); GK_BIND_OUT(int, index);
-    GK_LOCAL gk_key keys[GK_EDGE_AT(GK_EDGES)];
-    if (per == 0 && edges <= GK_EDGES) {
+    GK_LOCAL gk_key keys[GK_EDGE_AT(GK_SORT_EDGES)];
+    if (per == 0 && edges <= GK_SORT_EDGES) {
         for (int i = gk_lid(); i < (int)edges; i += GK_BLOCK) keys[GK_EDGE_AT(i)] = gk_key_of(gk_bits_at(sorted, i), 0);
         GK_BARRIER();
         gk_search_shared(values, index, n, (int)edges, right, wide, keys);

@@ -51,7 +51,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `quantize_short`, `quantize_medium`, `quantize_long`.
+    /// Arguments of `quantize_short`, `quantize_long`.
     QuantizeShortArgs {
         x: In("gk_t"),
         q: Out("gk_u8"),
@@ -121,7 +121,6 @@ kernel_table! {
     QUANT_INT: QuantIntArgs = "quantized/product.c" "quant_int" [(F32, &[])];
     QUANT_ROWS: QuantRowsArgs = "quantized/product.c" "quant_rows" [(FLOATS, &[])];
     QUANTIZE_SHORT: QuantizeShortArgs = "quantized/quantize.c" "quantize_short" [(FLOATS, &[])];
-    QUANTIZE_MEDIUM: QuantizeShortArgs = "quantized/quantize.c" "quantize_medium" [(FLOATS, &[])];
     QUANTIZE_LONG: QuantizeShortArgs = "quantized/quantize.c" "quantize_long" [(FLOATS, &[])];
     QUANTIZE: QuantizeArgs = "quantized/quantize.c" "quantize" [(FLOATS, &[])];
     DEQUANTIZE: DequantizeArgs = "quantized/quantize.c" "dequantize" [(FLOATS, &[])];

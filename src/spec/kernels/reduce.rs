@@ -46,11 +46,13 @@ kernel_args! {
         sdy: Dims,
         si: Dims,
         sc: Dims,
-        step: Dims,
-        items: I32,
         wide: I32,
         accumulate: I32,
         code: I32,
+    }
+    args {
+        step: Dims,
+        items: I32,
     }
 }
 

@@ -478,7 +478,6 @@ impl LossOps for Engine {
             ids: self.arg_opt(ids.as_ref()),
             wide_ids: flag(io.target.dtype() == DType::I64),
             prob: self.arg_opt(probs.as_ref()),
-            probs: flag(x.probs),
             w: self.arg_opt(io.weight.as_ref()),
             wsum: self.arg_opt(sum.as_ref().map(Buffer::view).as_ref()),
             lse: self.arg_in(&io.lse),
@@ -501,7 +500,7 @@ impl LossOps for Engine {
         match plan {
             CrossEntropyPlan::Rows { lanes, blocks, wide } => {
                 let args = args_from! { args => CrossEntropyBwdRowsArgs
-                    [x ids wide_ids prob probs w wsum lse gy each gy_f32 den dx err code N C ignore smooth accumulate]
+                    [x ids wide_ids prob w wsum lse gy each gy_f32 den dx err code N C ignore smooth accumulate]
                     { lanes: lanes as i32, wide: row_vectors(wide, x.c, weight, vector) }
                 };
                 self.launch(&CROSS_ENTROPY_BWD_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)

@@ -166,7 +166,7 @@ impl QuantizedOps for Engine {
                     code,
                     most,
                 };
-                let kernel = [&QUANTIZE_SHORT, &QUANTIZE_MEDIUM, &QUANTIZE_LONG][size];
+                let kernel = [&QUANTIZE_SHORT, &QUANTIZE_LONG][size];
                 self.launch(kernel, x.dtype(), "", Grid::Blocks([blocks, 1, 1]), &args)
             }
             QuantizePlan::Reduced { wide } => {

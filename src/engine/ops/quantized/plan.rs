@@ -61,8 +61,8 @@ impl Problem for QuantProblem {
     }
 }
 
-/// Runs of a group that a thread holds in registers: of short, medium and long ones (the last is `GK_QUANT_KEEP`).
-const KEEP: [usize; 3] = [1, 4, 8];
+/// Runs of a group that a thread holds in registers: of short and long ones (the latter is `GK_QUANT_KEEP`).
+const KEEP: [usize; 2] = [1, 4];
 
 /// Quantization of `groups` groups of `size` neighbours with a scale each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -156,7 +156,7 @@ mod tests {
             row.plan(0, &caps),
             Ok(QuantizePlan::Groups { runs: 512, lanes: 128, size: 1, blocks: 50 })
         );
-        assert!(QuantizeProblem { size: 16_392, ..p }.plan(0, &caps).is_err_and(|e| e.contains("16392")));
+        assert!(QuantizeProblem { size: 8_200, ..p }.plan(0, &caps).is_err_and(|e| e.contains("8200")));
         for odd in [QuantizeProblem { size: 12, ..p }, QuantizeProblem { aligned: false, ..p }] {
             assert!(odd.plan(0, &caps).is_err());
             assert_eq!(odd.plan(1, &caps), Ok(QuantizePlan::Reduced { wide: false }));
