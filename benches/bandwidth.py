@@ -28,8 +28,8 @@ are those of `benches/problems`. Shares above 100 % are of operations that read 
 Written by `benches/bandwidth.py` from what `cargo bench --bench ops -- --quick` prints; {device}.
 
 Products, attention and other operations that count floating-point operations are not here, nor what moves less than {least:.0f} MB or passes between
-host and device. A small share is not always a fault: special functions are bound by arithmetic, recurrences by their steps, and sorts, scattered sums
-and graphs read memory in random order or several times.
+host and device, nor problems that are newer than the measurement. A small share need not be a fault: there are special functions, recurrences step by
+step, and sorts, scattered sums and graphs that read memory in random order or several times.
 
 Of {count} problems {fast} reach 85 %, {middle} 60 to 85 %, {slow} 30 to 60 %, {slowest} less.
 

@@ -295,7 +295,7 @@ impl SortOps for Engine {
             right: i32::from(right),
             wide: wide_index(&v),
         };
-        // Blocks that hold all edges in local memory (`GK_EDGES`) take many values each.
+        // Blocks that hold all edges in local memory (`GK_SORT_EDGES`) take many values each.
         let grid = match per {
             None if edges <= 2048 => Grid::Blocks([n.div_ceil(4 * LANES).min(self.target_blocks()), 1, 1]),
             _ => Grid::Stride(n),
