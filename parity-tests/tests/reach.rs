@@ -68,8 +68,6 @@ const ABSENT: &[&str] = &[
     "gated_delta_scan_bwd:channels",
     "ssd_scan:channels",
     "ssd_scan_bwd:channels",
-    // Gradients of maxima are no means.
-    "max_pool_bwd:mean",
     // A sort wants all elements, not the first few.
     "sort:select",
     // Adjoints alone can be columns of windows, or sums of few channels without them.

@@ -30,6 +30,7 @@ pub(crate) const LOSSES: &[&str] = &[
 /// Row losses, by the prefix of their C functions.
 pub(crate) const ROW_LOSSES: &[&str] = &[
     "gk_row_triplet",
+    "gk_row_triplet_degree",
     "gk_row_contrastive",
     "gk_row_cosine",
     "gk_row_cosine_embedding",

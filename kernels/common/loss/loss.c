@@ -65,6 +65,17 @@ GK_KERNEL(loss_partial)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_
     if (gk_lid() == 0) { partial[2 * gk_bid(0)] = sum; partial[2 * gk_bid(0) + 1] = count; }
 }
 
+/* d (+)= sign * v, a vector. */
+GK_FN void gk_loss_putv(GK_GLOBAL gk_t* d, gk_i64 at, gk_vec v, int accumulate, gk_f sign)
+{
+    GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] *= sign;
+    if (accumulate) {
+        gk_vec o = gk_loadv(d, at);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] += o.v[k];
+    }
+    gk_storev(d, at, v);
+}
+
 /* dp (+)= gy * weight * l' / den and dt (+)= -dp; either may be null. gy: one number (each = 0) or one per item; den is null for 1. */
 GK_KERNEL(loss_bwd)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_IN(gk_u8, mask), GK_IN(gk_t, gy), int each, int gy_f32,
                     GK_IN(gk_f, den), GK_OUT(gk_t, dp), GK_OUT(gk_t, dt), gk_i64 n, int wide, int acc_p, int acc_t, gk_f factor,
@@ -79,23 +90,20 @@ GK_KERNEL(loss_bwd)(GK_IN(gk_t, p), GK_IN(gk_t, t), GK_IN(gk_t, weight), GK_IN(g
     gk_i64 items = wide ? n / GK_W : 0;
     for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
         gk_i64 at = i * GK_W;
-        gk_vec a = gk_loadv(p, at), b = gk_loadv(t, at), w = a, o = a;
-        if (weight) w = gk_loadv(weight, at);
-        GK_UNROLL for (int k = 0; k < GK_W; k++) {
-            gk_f f = weight ? g * w.v[k] : g;
-            if (each) f *= gk_load(gy, at + k);
-            a.v[k] = mask && !mask[at + k] ? GK_R(0.0) : f * GK_LOSS_GRAD(a.v[k], b.v[k], h);
+        gk_vec d = gk_loadv(p, at), b = gk_loadv(t, at);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) d.v[k] = g * GK_LOSS_GRAD(d.v[k], b.v[k], h);
+        if (weight) {
+            b = gk_loadv(weight, at);
+            GK_UNROLL for (int k = 0; k < GK_W; k++) d.v[k] *= b.v[k];
         }
-        if (dp) {
-            if (acc_p) o = gk_loadv(dp, at);
-            GK_UNROLL for (int k = 0; k < GK_W; k++) o.v[k] = acc_p ? o.v[k] + a.v[k] : a.v[k];
-            gk_storev(dp, at, o);
+        if (each) {
+            GK_UNROLL for (int k = 0; k < GK_W; k++) d.v[k] *= gk_load(gy, at + k);
         }
-        if (dt) {
-            if (acc_t) o = gk_loadv(dt, at);
-            GK_UNROLL for (int k = 0; k < GK_W; k++) o.v[k] = acc_t ? o.v[k] - a.v[k] : -a.v[k];
-            gk_storev(dt, at, o);
+        if (mask) {
+            GK_UNROLL for (int k = 0; k < GK_W; k++) d.v[k] = mask[at + k] ? d.v[k] : GK_R(0.0);
         }
+        if (dp) gk_loss_putv(dp, at, d, acc_p, GK_R(1.0));
+        if (dt) gk_loss_putv(dt, at, d, acc_t, GK_R(-1.0));
     }
     for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) {
         gk_f w = GK_ITEM_WEIGHT(i), d = GK_R(0.0);
@@ -291,14 +299,14 @@ GK_FN void gk_xent_finish(gk_i64 position, gk_row r, gk_f xt, gk_i64 id, int pro
 }
 
 /* S = 1: a group of `lanes` threads per row. wide: 1 = rows are read in vectors, 2 = vectors of w are aligned as well. */
-GK_KERNEL(cross_entropy_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_OUT(gk_f, lse),
+GK_KERNEL(cross_entropy_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), GK_IN(gk_t, w), GK_OUT(gk_f, lse),
                               GK_OUT(gk_t, y), GK_OUT(gk_f, item), GK_OUT(gk_f, weight), GK_OUT(int, err), int code, gk_i64 N, gk_i64 C, int lanes,
                               int wide, gk_i64 ignore, gk_f smooth)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_t, y);
     GK_BIND_OUT(gk_f, item); GK_BIND_OUT(gk_f, weight); GK_BIND_OUT(int, err);
-    int lane = gk_lid() & (lanes - 1), sums = probs || smooth != GK_R(0.0), whole = wide & 2;
+    int lane = gk_lid() & (lanes - 1), probs = prob != 0, sums = probs || smooth != GK_R(0.0), whole = wide & 2;
     gk_target t = gk_make_target(prob, w, smooth, C);
     for (gk_i64 first = (gk_i64)gk_bid(0) * (GK_BLOCK / lanes); first < N; first += GK_LOSS_GROUPS(lanes)) {
         gk_i64 n = first + gk_lid() / lanes, base = n * C, k = lane;
@@ -358,14 +366,14 @@ GK_FN void gk_row_classes(gk_row* r, GK_GLOBAL const gk_t* x, gk_target t, gk_i6
 }
 
 /* S > 1: `tx` threads lie side by side along S, each with a position (GK_W neighbours if wide); the others of a block share the classes. */
-GK_KERNEL(cross_entropy_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), int probs, GK_IN(gk_t, w), GK_OUT(gk_f, lse),
+GK_KERNEL(cross_entropy_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids, GK_IN(gk_t, prob), GK_IN(gk_t, w), GK_OUT(gk_f, lse),
                                GK_OUT(gk_t, y), GK_OUT(gk_f, item), GK_OUT(gk_f, weight), GK_OUT(int, err), int code, gk_i64 N, gk_i64 C, gk_i64 S,
                                int tx, int wide, gk_i64 ignore, gk_f smooth)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, x); GK_BIND_IN(int, ids); GK_BIND_IN(gk_t, prob); GK_BIND_IN(gk_t, w); GK_BIND_OUT(gk_f, lse); GK_BIND_OUT(gk_t, y);
     GK_BIND_OUT(gk_f, item); GK_BIND_OUT(gk_f, weight); GK_BIND_OUT(int, err);
-    int sums = probs || smooth != GK_R(0.0), ty = gk_lid() / tx, step = GK_BLOCK / tx, per = wide ? GK_W : 1;
+    int probs = prob != 0, sums = probs || smooth != GK_R(0.0), ty = gk_lid() / tx, step = GK_BLOCK / tx, per = wide ? GK_W : 1;
     gk_target t = gk_make_target(prob, w, smooth, C);
     gk_i64 across = S / per, items = N * across, tiles = (items + tx - 1) / tx;
     for (gk_i64 tile = gk_bid(0); tile < tiles; tile += gk_nblocks(0)) {
@@ -409,17 +417,39 @@ GK_KERNEL(cross_entropy_weight_sum)(GK_IN(gk_t, w), GK_OUT(gk_f, sum), gk_i64 C)
  * scale ((1-e) w_t (P - [k = t]) + e/C (P wsum - w_k)) for ids, scale (P wsum - w_k q_k) for probabilities. */
 typedef struct { gk_f total, p, hot, each; gk_i64 id; int counts; } gk_slope;
 
-/* gk_slope of position i, which knows `wsum`, the factor of P in the second terms. */
-#define GK_XENT_SLOPE(g, i, wsum) \
-    gk_f scale = each ? gk_load(gy, i) : gy_f32 ? (gk_f)((GK_GLOBAL const float*)gy)[0] : gk_load(gy, 0), hot_ = GK_R(0.0); \
-    if (den) scale /= den[0]; \
-    g.id = probs ? -1 : gk_index(ids, i, wide_ids); \
-    g.counts = probs || (g.id != ignore && g.id >= 0 && g.id < C); \
-    if (!probs && g.id != ignore && !g.counts) gk_report(err, code); \
-    if (!probs) hot_ = t.keep * (g.counts ? gk_class_weight(t, g.id) : GK_R(1.0)); \
-    g.total = lse[i]; g.hot = scale * hot_; \
-    g.p = scale * (probs ? (wsum) : smooth != GK_R(0.0) ? hot_ + t.spread * (wsum) : hot_); \
-    g.each = probs ? scale : smooth != GK_R(0.0) ? scale * t.spread : GK_R(0.0);
+/* What the gradients of all positions have in common. gy: one number (each = 0) or one per position; den is null for 1. */
+typedef struct {
+    GK_GLOBAL const int* ids;
+    GK_GLOBAL const gk_f *lse, *den;
+    GK_GLOBAL const gk_t* gy;
+    GK_GLOBAL int* err;
+    gk_i64 ignore;
+    int wide, each, gy_f32, code;
+} gk_positions;
+GK_FN gk_positions gk_make_positions(GK_GLOBAL const int* ids, int wide, gk_i64 ignore, GK_GLOBAL const gk_f* lse, GK_GLOBAL const gk_t* gy, int each,
+                                     int gy_f32, GK_GLOBAL const gk_f* den, GK_GLOBAL int* err, int code)
+{
+    gk_positions p;
+    p.ids = ids; p.wide = wide; p.ignore = ignore; p.lse = lse; p.gy = gy; p.each = each; p.gy_f32 = gy_f32; p.den = den; p.err = err; p.code = code;
+    return p;
+}
+
+/* gk_slope of position i; wsum: the factor of P in the second terms. */
+GK_FN gk_slope gk_slope_of(const gk_positions* p, gk_target t, gk_i64 i, gk_f wsum)
+{
+    gk_slope g;
+    gk_f scale = p->each ? gk_load(p->gy, i) : p->gy_f32 ? (gk_f)((GK_GLOBAL const float*)p->gy)[0] : gk_load(p->gy, 0);
+    if (p->den) scale /= p->den[0];
+    g.total = p->lse[i]; g.id = -1; g.counts = 1; g.hot = GK_R(0.0); g.each = scale; g.p = scale * wsum;
+    if (t.prob) return g;
+    g.id = gk_index(p->ids, i, p->wide);
+    g.counts = g.id != p->ignore && g.id >= 0 && g.id < t.C;
+    if (g.id != p->ignore && !g.counts) gk_report(p->err, p->code);
+    g.hot = scale * t.keep * (g.counts ? gk_class_weight(t, g.id) : GK_R(1.0));
+    g.each = scale * t.spread;
+    g.p = t.spread != GK_R(0.0) ? g.hot + g.each * wsum : g.hot;
+    return g;
+}
 
 GK_FN gk_f gk_xent_grad(const gk_slope* g, gk_f x, gk_i64 k, gk_f share)
 {
@@ -444,7 +474,7 @@ GK_FN void gk_xent_grad_vectors(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_
         GK_UNROLL for (int j = 0; j < GK_W; j++) {
             gk_f d = g->p * gk_exp_t(a[u].v[j] - g->total);
             if (sums) d -= g->each * q[u].v[j];
-            if (j == hot) d -= g->hot;
+            d = j == hot ? d - g->hot : d;
             if (!g->counts) d = GK_R(0.0);
             a[u].v[j] = accumulate ? o[u].v[j] + d : d;
         }
@@ -490,14 +520,14 @@ GK_KERNEL(cross_entropy_bwd_rows)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids,
     GK_BIND_IN(gk_t, gy); GK_BIND_IN(gk_f, den); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(int, err);
     int lane = gk_lid() & (lanes - 1), probs = prob != 0, sums = probs || smooth != GK_R(0.0), whole = wide & 2;
     gk_target t = gk_make_target(prob, w, smooth, C);
+    gk_positions rows = gk_make_positions(ids, wide_ids, ignore, lse, gy, each, gy_f32, den, err, code);
     gk_f all = wsum ? wsum[0] : (gk_f)C;
     for (gk_i64 first = (gk_i64)gk_bid(0) * (GK_BLOCK / lanes); first < N; first += GK_LOSS_GROUPS(lanes)) {
         gk_i64 n = first + gk_lid() / lanes, base = n * C, k = lane, step = lanes * GK_W;
         gk_i64 head = gk_line_head(base, C), end = head + (C - head) / GK_W * GK_W;
         if (probs) all = gk_group_sum(n < N ? gk_share_sum(t, base, head, end, lane, lanes, wide) : GK_R(0.0), tmp, lanes);
         if (n >= N) continue;
-        gk_slope g;
-        GK_XENT_SLOPE(g, n, all)
+        gk_slope g = gk_slope_of(&rows, t, n, all);
         if (wide) {
             for (; k < head; k += lanes) gk_xent_grad_element(x, dx, t, &g, base + k, k, sums, accumulate);
             k = head + lane * GK_W;
@@ -543,6 +573,7 @@ GK_KERNEL(cross_entropy_bwd_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids
     GK_BIND_IN(gk_t, gy); GK_BIND_IN(gk_f, den); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(int, err);
     int probs = prob != 0, sums = probs || smooth != GK_R(0.0), ty = gk_lid() / tx, step = GK_BLOCK / tx, per = wide ? GK_W : 1;
     gk_target t = gk_make_target(prob, w, smooth, C);
+    gk_positions positions = gk_make_positions(ids, wide_ids, ignore, lse, gy, each, gy_f32, den, err, code);
     gk_i64 across = S / per, items = N * across, tiles = (items + tx - 1) / tx;
     for (gk_i64 tile = gk_bid(0); tile < tiles; tile += gk_nblocks(0)) {
         gk_i64 at = tile * tx + (gk_lid() & (tx - 1)), n = gk_quot(at, across), base = n * C * S + (at - n * across) * per;
@@ -559,10 +590,7 @@ GK_KERNEL(cross_entropy_bwd_inner)(GK_IN(gk_t, x), GK_IN(int, ids), int wide_ids
                 if (j == 0 || wide) all[j] = gk_across_sum(all[j], tmp, tx);
         }
         if (at >= items) continue;
-        GK_UNROLL for (int j = 0; j < GK_W; j++) {
-            gk_i64 i = at * per + (wide ? j : 0);
-            GK_XENT_SLOPE(g[j], i, all[j])
-        }
+        GK_UNROLL for (int j = 0; j < GK_W; j++) g[j] = gk_slope_of(&positions, t, at * per + (wide ? j : 0), all[j]);
         for (k = ty; k + (GK_CLASS_DEPTH - 1) * step < end; k += GK_CLASS_DEPTH * step)
             gk_xent_grad_classes(x, dx, t, g, base, S, k, step, sums, wide, accumulate, GK_CLASS_DEPTH);
         for (; k < end; k += step) gk_xent_grad_classes(x, dx, t, g, base, S, k, step, sums, wide, accumulate, 1);

@@ -43,20 +43,24 @@ typedef struct {
 
 /* ---- embeddings ---------------------------------------------------------------------------------------------------------------- */
 
-/* p0 = margin, p1 = degree, p2 = eps; flags: 1 = swap, 2 = squared. F.triplet_margin_loss; Schroff et al. (2015) */
+/* p0 = margin, p1 = degree, p2 = eps; flags: 1 = swap, 2 = squared. F.triplet_margin_loss; Schroff et al. (2015). gk_row_triplet is the loss of
+ * degree 2: pow() would take most of the time. */
 #define gk_row_triplet_first 0
 #define gk_row_triplet_sums 3
 #define gk_row_triplet_weight 0
+#define gk_row_triplet_degree_first 0
+#define gk_row_triplet_degree_sums 3
+#define gk_row_triplet_degree_weight 0
 GK_FN gk_f gk_degree(gk_f x, gk_f p) { return p == GK_R(2.0) ? x * x : p == GK_R(1.0) ? gk_fabs(x) : gk_pow(gk_fabs(x), p); }
 GK_FN gk_f gk_degree_root(gk_f s, gk_f p) { return p == GK_R(2.0) ? gk_sqrt(s) : p == GK_R(1.0) ? s : gk_pow(s, GK_R(1.0) / p); }
-/* Derivative of the norm d by a component x. */
-GK_FN gk_f gk_degree_grad(gk_f x, gk_f d, gk_f p)
+/* Derivative of a norm by a component x; inverse: 1 / norm, 0 where the norm is 0. */
+GK_FN gk_f gk_degree_grad(gk_f x, gk_f inverse, gk_f p)
 {
-    if (d == GK_R(0.0)) return d;
-    if (p == GK_R(2.0)) return x / d;
-    return gk_sgn(x) * (p == GK_R(1.0) ? GK_R(1.0) : gk_pow(gk_fabs(x) / d, p - GK_R(1.0)));
+    if (p == GK_R(2.0)) return x * inverse;
+    if (inverse == GK_R(0.0)) return inverse;
+    return gk_sgn(x) * (p == GK_R(1.0) ? GK_R(1.0) : gk_pow(gk_fabs(x) * inverse, p - GK_R(1.0)));
 }
-GK_LOSS_ADD(gk_row_triplet)
+GK_FN void gk_triplet_add(const gk_rowcx* r, gk_f degree, gk_i64 e, gk_f* s)
 {
     gk_f a = GK_X0(e), p = GK_X1(e), q = GK_X2(e);
     if (r->flags & 2) {
@@ -64,35 +68,53 @@ GK_LOSS_ADD(gk_row_triplet)
         s[0] += ((a - p) - (a - q)) * ((a - p) + (a - q));
         return;
     }
-    s[0] += gk_degree(a - p + r->p2, r->p1);
-    s[1] += gk_degree(a - q + r->p2, r->p1);
-    if (r->flags & 1) s[2] += gk_degree(p - q + r->p2, r->p1);
+    s[0] += gk_degree(a - p + r->p2, degree);
+    s[1] += gk_degree(a - q + r->p2, degree);
+    if (r->flags & 1) s[2] += gk_degree(p - q + r->p2, degree);
 }
-GK_ITEM(gk_row_triplet)
+GK_FN gk_f gk_triplet_item(const gk_rowcx* r, gk_f degree)
 {
     if (r->flags & 2) return gk_max(r->s[0] + r->p0, GK_R(0.0));
-    gk_f far = gk_degree_root(r->s[1], r->p1);
-    if (r->flags & 1) far = gk_min(far, gk_degree_root(r->s[2], r->p1));
-    return gk_max(gk_degree_root(r->s[0], r->p1) - far + r->p0, GK_R(0.0));
+    gk_f far = gk_degree_root(r->s[1], degree);
+    if (r->flags & 1) far = gk_min(far, gk_degree_root(r->s[2], degree));
+    return gk_max(gk_degree_root(r->s[0], degree) - far + r->p0, GK_R(0.0));
 }
-GK_LOSS_GRAD(gk_row_triplet)
+/* s[0], s[1]: inverses of the distances to the near one (from the anchor) and to the far one (0 where that is 0); s[2]: 1 where the latter is the
+ * near one's (swap); s[3]: 1 where the loss is 0. */
+GK_FN void gk_triplet_prepare(gk_rowcx* r, gk_f degree)
 {
-    gk_f a = GK_X0(e), p = GK_X1(e), q = GK_X2(e);
-    if (gk_row_triplet_item(r) <= GK_R(0.0)) return;
+    gk_f flat = gk_triplet_item(r, degree) <= GK_R(0.0) ? GK_R(1.0) : GK_R(0.0), far = gk_degree_root(r->s[1], degree);
+    gk_f near = gk_degree_root(r->s[0], degree), swapped = r->flags & 1 ? gk_degree_root(r->s[2], degree) : far;
+    r->s[2] = swapped < far ? GK_R(1.0) : GK_R(0.0);
+    if (swapped < far) far = swapped;
+    r->s[0] = near == GK_R(0.0) ? near : GK_R(1.0) / near;
+    r->s[1] = far == GK_R(0.0) ? far : GK_R(1.0) / far;
+    r->s[3] = flat;
+}
+GK_FN void gk_triplet_grad(const gk_rowcx* r, gk_f degree, gk_i64 e, gk_f* d)
+{
+    gk_f a = GK_X0(e), p = GK_X1(e), q = GK_X2(e), near, far;
+    if (r->s[3] != GK_R(0.0)) return;
     if (r->flags & 2) {
         d[0] = GK_R(2.0) * (q - p); d[1] = GK_R(-2.0) * (a - p); d[2] = GK_R(2.0) * (a - q);
         return;
     }
-    gk_f near = gk_degree_grad(a - p + r->p2, gk_degree_root(r->s[0], r->p1), r->p1), far = gk_degree_root(r->s[1], r->p1);
-    d[0] = near; d[1] = -near;
-    if (r->flags & 1 && gk_degree_root(r->s[2], r->p1) < far) {
-        gk_f v = gk_degree_grad(p - q + r->p2, gk_degree_root(r->s[2], r->p1), r->p1);
-        d[1] -= v; d[2] = v;
-    } else {
-        gk_f v = gk_degree_grad(a - q + r->p2, far, r->p1);
-        d[0] -= v; d[2] = v;
-    }
+    near = gk_degree_grad(a - p + r->p2, r->s[0], degree);
+    far = gk_degree_grad((r->s[2] != GK_R(0.0) ? p : a) - q + r->p2, r->s[1], degree);
+    d[0] = r->s[2] != GK_R(0.0) ? near : near - far;
+    d[1] = r->s[2] != GK_R(0.0) ? -near - far : -near;
+    d[2] = far;
 }
+#define gk_row_triplet_ready 1
+#define gk_row_triplet_degree_ready 1
+GK_LOSS_ADD(gk_row_triplet) { gk_triplet_add(r, GK_R(2.0), e, s); }
+GK_ITEM(gk_row_triplet) { return gk_triplet_item(r, GK_R(2.0)); }
+GK_FN void gk_row_triplet_prepare(gk_rowcx* r) { gk_triplet_prepare(r, GK_R(2.0)); }
+GK_LOSS_GRAD(gk_row_triplet) { gk_triplet_grad(r, GK_R(2.0), e, d); }
+GK_LOSS_ADD(gk_row_triplet_degree) { gk_triplet_add(r, r->p1, e, s); }
+GK_ITEM(gk_row_triplet_degree) { return gk_triplet_item(r, r->p1); }
+GK_FN void gk_row_triplet_degree_prepare(gk_rowcx* r) { gk_triplet_prepare(r, r->p1); }
+GK_LOSS_GRAD(gk_row_triplet_degree) { gk_triplet_grad(r, r->p1, e, d); }
 
 /* p0 = margin, p1 = factor; y = 1 similar. Hadsell et al. (2006) */
 #define gk_row_contrastive_first 0

@@ -104,7 +104,7 @@ impl Engine {
                 &CrossEntropyProblem { n: 4096, c: 1024, s: 1, aligned: true, vector: 4 },
             );
         }
-        let p = RowLossProblem { rows: 4096, len: 1024, sums: true, interleaved: false };
+        let p = RowLossProblem { rows: 4096, len: 1024, sums: true, interleaved: false, again: false };
         self.explain_problem(op, &p)
     }
 
@@ -409,7 +409,6 @@ impl LossOps for Engine {
             ids: self.arg_opt(ids.as_ref()),
             wide_ids: flag(io.target.dtype() == DType::I64),
             prob: self.arg_opt(probs.as_ref()),
-            probs: flag(x.probs),
             w: self.arg_opt(io.weight.as_ref()),
             lse: self.arg_opt_out(io.lse.as_ref()),
             y: if each { self.arg_out(&io.loss) } else { Ptr::NULL },
@@ -428,7 +427,7 @@ impl LossOps for Engine {
         match plan {
             Some(CrossEntropyPlan::Rows { lanes, blocks, wide }) => {
                 let args = args_from! { args => CrossEntropyRowsArgs
-                    [x ids wide_ids prob probs w lse y item weight err code N C ignore smooth]
+                    [x ids wide_ids prob w lse y item weight err code N C ignore smooth]
                     { lanes: lanes as i32, wide: row_vectors(wide, x.c, io.weight.as_ref(), vector) }
                 };
                 self.launch(&CROSS_ENTROPY_ROWS, dt, "", Grid::Blocks([blocks, 1, 1]), &args)?;

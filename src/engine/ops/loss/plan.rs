@@ -2,12 +2,17 @@
 
 use super::lanes_for;
 use crate::device::Caps;
+use crate::engine::geometry::side_by_side;
 use crate::engine::launch::{LANES, pow2};
 use crate::engine::plan::{Problem, Reason, Variant};
 
 /// Elements that a block sums before a long row is cut, and how many runs a row has at most.
 const CHUNK: usize = 8192;
 const CHUNKS: usize = 1024;
+/// Threads of a warp on most devices.
+const WARP: usize = 32;
+/// Threads that keep a compute unit busy.
+const BUSY: usize = 2048;
 /// Rows that fill a device uncut.
 const ENOUGH: usize = 512;
 /// Most blocks of a launch; they loop.
@@ -34,16 +39,8 @@ impl CrossEntropyProblem {
     /// `tx` threads side by side on positions (or items of neighbouring ones), the others of a block on classes.
     fn positions(&self, caps: &Caps) -> CrossEntropyPlan {
         let wide = self.aligned && self.s.is_multiple_of(self.vector);
-        let across = self.s / if wide { self.vector } else { 1 };
-        let items = self.n * across;
-        let ty = (LANES / pow2(items, 32)).min(pow2(self.c.div_ceil(8), LANES));
-        let mut tx = LANES / ty;
-        // Few positions: more threads for each, as long as neighbours fill whole sectors and every thread has classes.
-        let least = pow2(across, 8);
-        while tx > least && items.div_ceil(tx) < 4 * caps.compute_units as usize && LANES / tx * 16 <= self.c
-        {
-            tx /= 2;
-        }
+        let items = self.n * self.s / if wide { self.vector } else { 1 };
+        let tx = side_by_side(items, self.c, wide, caps);
         CrossEntropyPlan::Positions { tx, wide, blocks: items.div_ceil(tx).min(BLOCKS) }
     }
 }
@@ -90,6 +87,21 @@ pub(crate) struct RowLossProblem {
     pub(crate) sums: bool,
     /// Whether neighbouring rows are neighbours in memory.
     pub(crate) interleaved: bool,
+    /// Whether a row is read again after its statistics, as for a gradient.
+    pub(crate) again: bool,
+}
+
+impl RowLossProblem {
+    /// Threads of an uncut row. A warp waits for no other one, and has more loads in flight, if there are rows for all of them; rows that are
+    /// read again have more threads, so that few are under way and the cache still holds them.
+    fn lanes(&self, caps: &Caps) -> usize {
+        let most = lanes_for(self.len);
+        let mut lanes = most.min(if self.again { 4 * WARP } else { WARP });
+        while lanes < most && self.rows * lanes < caps.compute_units as usize * BUSY {
+            lanes *= 2;
+        }
+        lanes
+    }
 }
 
 /// How a row loss runs: `lanes` threads share a row, or one of the `chunks` runs that it is cut into, whose sums are combined.
@@ -114,13 +126,11 @@ impl Problem for RowLossProblem {
         Variant { name: "rows", source: "kernels/common/loss/rows.c" },
     ];
 
-    fn plan(&self, variant: usize, _: &Caps) -> Result<RowLossPlan, Reason> {
+    fn plan(&self, variant: usize, caps: &Caps) -> Result<RowLossPlan, Reason> {
         if variant > 0 {
             // Neighbouring threads take neighbouring rows where those are neighbours in memory.
-            return Ok(RowLossPlan {
-                lanes: if self.interleaved { 1 } else { lanes_for(self.len) },
-                chunks: 1,
-            });
+            let lanes = if self.interleaved { 1 } else { self.lanes(caps) };
+            return Ok(RowLossPlan { lanes, chunks: 1 });
         }
         if !self.sums {
             return Err("the statistics of a row are no plain sums".into());
@@ -158,13 +168,13 @@ mod tests {
         // Many positions and few classes: a thread per position. Few positions: threads share the classes of neighbours.
         let many = CrossEntropyPlan::Positions { tx: 64, wide: true, blocks: 8 * 1024 * 1024 / 4 / 64 };
         assert_eq!(p(8, 21, 1 << 20).plan(1, &gpu()), Ok(many));
-        let few = CrossEntropyPlan::Positions { tx: 2, wide: true, blocks: 64 };
+        let few = CrossEntropyPlan::Positions { tx: 4, wide: true, blocks: 32 };
         assert_eq!(p(64, 50_304, 8).plan(1, &gpu()), Ok(few));
     }
 
     #[test]
     fn few_long_rows_of_sums_are_cut() {
-        let p = |rows, len| RowLossProblem { rows, len, sums: true, interleaved: false };
+        let p = |rows, len| RowLossProblem { rows, len, sums: true, interleaved: false, again: false };
         let cases = [
             (p(8, 1 << 20), "split"),
             (p(512, 1 << 20), "rows"),
@@ -178,6 +188,11 @@ mod tests {
         assert_eq!(applicable(&p(4096, 1 << 20), &gpu()), ["split", "rows"]);
         assert_eq!(applicable(&p(8, 8192), &gpu()), ["rows"]);
         assert_eq!(p(8, 1 << 30).plan(0, &gpu()), Ok(RowLossPlan { lanes: LANES, chunks: 1024 }));
+        // Few rows have as many threads as there are vectors; many a warp, or four where they are read twice.
+        let lanes = |p: RowLossProblem| p.plan(1, &gpu()).map(|plan| plan.lanes);
+        assert_eq!(lanes(p(8, 1024)), Ok(128));
+        assert_eq!(lanes(p(1 << 16, 1024)), Ok(32));
+        assert_eq!(lanes(RowLossProblem { again: true, ..p(1 << 16, 4096) }), Ok(128));
         let beside = RowLossProblem { interleaved: true, ..p(8, 1 << 20) };
         assert_eq!(beside.plan(1, &gpu()), Ok(RowLossPlan { lanes: 1, chunks: 1 }));
     }

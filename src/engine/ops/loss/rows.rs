@@ -45,7 +45,8 @@ fn function(kind: RowLoss, ids: bool, noise: bool) -> Function {
     let two = |x: f64, y: f64| [x, y, 0.0, 0.0];
     match kind {
         RowLoss::Triplet { margin, p, eps, swap, squared } => {
-            cut("gk_row_triplet", [margin, p, eps, 0.0], bits(swap, squared))
+            let name = if p == 2.0 { "gk_row_triplet" } else { "gk_row_triplet_degree" };
+            cut(name, [margin, p, eps, 0.0], bits(swap, squared))
         }
         RowLoss::Contrastive { margin, half } => {
             cut("gk_row_contrastive", two(margin, if half { 0.5 } else { 1.0 }), 0)
@@ -139,8 +140,13 @@ impl Engine {
         let dt = shape.dtype;
         let function = function(kind, ids.is_some(), x[2].is_some());
         let (rows, len) = (shape.rows, shape.len);
-        let problem =
-            RowLossProblem { rows, len, sums: function.sums, interleaved: kind.strided() && shape.width > 1 };
+        let problem = RowLossProblem {
+            rows,
+            len,
+            sums: function.sums,
+            interleaved: kind.strided() && shape.width > 1,
+            again: op.ends_with("_bwd"),
+        };
         let plan = self.plan(op, &problem)?;
         let mut roles = 0i64;
         for (i, o) in kind.operands().iter().enumerate() {

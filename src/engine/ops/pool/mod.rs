@@ -4,7 +4,9 @@ mod plan;
 #[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 
-use self::plan::{AvgPoolProblem, MaxPoolProblem, PoolBwdPlan, PoolBwdProblem, PoolPlan, Squares, Windows};
+use self::plan::{
+    AvgPoolBwdProblem, AvgPoolProblem, MaxPoolBwdProblem, MaxPoolProblem, PoolBwdPlan, PoolPlan, Squares, Windows,
+};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::DimsArg;
 use crate::dtype::DType;
@@ -95,7 +97,8 @@ impl Engine {
         match op {
             "max_pool" => self.explain_problem(op, &MaxPoolProblem(windows)),
             "avg_pool" => self.explain_problem(op, &AvgPoolProblem(windows)),
-            _ => self.explain_problem(op, &PoolBwdProblem { windows, average: op == "avg_pool_bwd" }),
+            "max_pool_bwd" => self.explain_problem(op, &MaxPoolBwdProblem(windows)),
+            _ => self.explain_problem(op, &AvgPoolBwdProblem(windows)),
         }
     }
 }
@@ -154,7 +157,7 @@ impl PoolOps for Engine {
         let windows = windows(g, &v, &[&dy, &index]);
         let (g, dt) = (windows.g, v.dtype());
         let (accumulate, err, code) = (i32::from(dx.accumulate), self.arg_error(), code_of_op(OP));
-        let plan = self.plan(OP, &PoolBwdProblem { windows, average: false })?;
+        let plan = self.plan(OP, &MaxPoolBwdProblem(windows))?;
         let (dy, index, dx) = (self.arg_in(&dy), self.arg_in(&index), self.arg_in(&v));
         match plan {
             PoolBwdPlan::Halving(q) => {
@@ -250,7 +253,7 @@ impl PoolOps for Engine {
         let windows = windows(g, &v, &[&dy]);
         let (g, dt, divisor) = (windows.g, v.dtype(), windows.divisor().unwrap_or(0.0));
         let accumulate = i32::from(dx.accumulate);
-        let plan = self.plan(OP, &PoolBwdProblem { windows, average: true })?;
+        let plan = self.plan(OP, &AvgPoolBwdProblem(windows))?;
         let (rows, out) = (dy, dx.out);
         let (dy, dx) = (self.arg_in(&dy), self.arg_in(&v));
         match plan {

@@ -152,6 +152,13 @@ impl Windows {
         if self.g.count_include_pad { self.one_divisor() } else { Ok(()) }
     }
 
+    /// How a gradient takes its cells one by one.
+    fn cells(&self) -> PoolBwdPlan {
+        let [d, h, w] = self.g.input;
+        let wide = self.x_aligned && w.is_multiple_of(self.vector());
+        PoolBwdPlan::Window { wide, items: [d, h, if wide { w / self.vector() } else { w }] }
+    }
+
     /// Whether planes become rows of a mean.
     fn global(&self) -> Result<(), Reason> {
         let global = self.g.adaptive && self.g.output == [1; 3];
@@ -170,12 +177,13 @@ pub(crate) struct MaxPoolProblem(pub(crate) Windows);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct AvgPoolProblem(pub(crate) Windows);
 
-/// The gradient of pooling.
+/// The gradient of pooling by maxima.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct PoolBwdProblem {
-    pub(crate) windows: Windows,
-    pub(crate) average: bool,
-}
+pub(crate) struct MaxPoolBwdProblem(pub(crate) Windows);
+
+/// The gradient of pooling by averages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct AvgPoolBwdProblem(pub(crate) Windows);
 
 /// How pooling runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -248,27 +256,36 @@ impl Problem for AvgPoolProblem {
     }
 }
 
-impl Problem for PoolBwdProblem {
+impl Problem for MaxPoolBwdProblem {
+    type Plan = PoolBwdPlan;
+
+    const VARIANTS: &'static [Variant] = &[HALVING, WINDOW];
+
+    fn plan(&self, variant: usize, _: &Caps) -> Result<PoolBwdPlan, Reason> {
+        let w = &self.0;
+        match variant {
+            0 => w.halving(w.g.input[1]).map(PoolBwdPlan::Halving),
+            _ => Ok(w.cells()),
+        }
+    }
+
+    fn key(&self) -> Option<&dyn ProblemKey> {
+        Some(self)
+    }
+}
+
+impl Problem for AvgPoolBwdProblem {
     type Plan = PoolBwdPlan;
 
     const VARIANTS: &'static [Variant] = &[MEAN_BWD, HALVING, WINDOW];
 
     fn plan(&self, variant: usize, _: &Caps) -> Result<PoolBwdPlan, Reason> {
-        let (w, [d, h, width]) = (&self.windows, self.windows.g.input);
-        if variant == 0 {
-            if !self.average {
-                return Err("maxima are no averages".into());
-            }
-            return w.global().map(|()| PoolBwdPlan::Mean);
+        let w = &self.0;
+        match variant {
+            0 => w.global().map(|()| PoolBwdPlan::Mean),
+            1 => w.one_divisor().and(w.halving(w.g.input[1])).map(PoolBwdPlan::Halving),
+            _ => Ok(w.cells()),
         }
-        if variant == 1 {
-            if self.average {
-                w.one_divisor()?;
-            }
-            return w.halving(h).map(PoolBwdPlan::Halving);
-        }
-        let wide = w.x_aligned && width.is_multiple_of(w.vector());
-        Ok(PoolBwdPlan::Window { wide, items: [d, h, if wide { width / w.vector() } else { width }] })
     }
 
     fn key(&self) -> Option<&dyn ProblemKey> {
@@ -352,11 +369,11 @@ mod tests {
     #[test]
     fn gradients_move_rows_of_whole_items() {
         let (w, caps) = (windows(2, 2), gpu());
-        let p = PoolBwdProblem { windows: w, average: false };
+        let p = MaxPoolBwdProblem(w);
         let halving = Squares { side: 2, runs: 16, groups: 32, items: 8 * 32 * 16 };
-        assert_eq!(p.plan(1, &caps), Ok(PoolBwdPlan::Halving(halving)));
-        assert_eq!(p.plan(2, &caps), Ok(PoolBwdPlan::Window { wide: true, items: [1, 64, 16] }));
-        let odd = PoolBwdProblem { windows: Windows { aligned: false, x_aligned: false, ..w }, ..p };
+        assert_eq!(p.plan(0, &caps), Ok(PoolBwdPlan::Halving(halving)));
+        assert_eq!(p.plan(1, &caps), Ok(PoolBwdPlan::Window { wide: true, items: [1, 64, 16] }));
+        let odd = AvgPoolBwdProblem(Windows { aligned: false, x_aligned: false, ..w });
         assert!(odd.plan(1, &caps).is_err_and(|e| e.contains("16-byte")));
         assert_eq!(odd.plan(2, &caps), Ok(PoolBwdPlan::Window { wide: false, items: [1, 64, 64] }));
     }
