@@ -5,7 +5,8 @@ mod plan;
 mod tests;
 
 use self::plan::{
-    AvgPoolBwdProblem, AvgPoolProblem, MaxPoolBwdProblem, MaxPoolProblem, PoolBwdPlan, PoolPlan, Squares, Windows,
+    AvgPoolBwdProblem, AvgPoolProblem, MaxPoolBwdProblem, MaxPoolProblem, PoolBwdPlan, PoolPlan, Squares,
+    Windows,
 };
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::driver::DimsArg;
