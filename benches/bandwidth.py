@@ -3,7 +3,13 @@
     TREFOIL_BACKEND=cuda cargo bench --bench ops -- --quick > LOG
     python benches/bandwidth.py "one NVIDIA H200, 2026-11-30" LOG > docs/BANDWIDTH.md
 
-LOG is what `cargo bench` prints; of several the later ones replace what the earlier ones measured. Standard library only.
+LOG is what `cargo bench` prints; of several the later ones replace what the earlier ones measured. A page that was written before counts as one, so that
+some operations can be measured alone:
+
+    TREFOIL_BACKEND=cuda cargo bench --bench ops -- --quick "copy/flat|row_loss" > LOG
+    python benches/bandwidth.py "one NVIDIA H200, 2026-11-30" docs/BANDWIDTH.md LOG > PAGE
+
+Standard library only.
 """
 
 import re
@@ -50,15 +56,36 @@ def measured(log):
     return rows
 
 
+def written(page):
+    """The same of a page that was written before."""
+    time, moved = (float(n) for n in re.search(r"\(([\d.]+) µs for (\d+) MB", page).groups())
+    rows = {COPY: (time, moved * 1e6)}
+    for line in page.splitlines():
+        if not line.startswith("| `"):
+            continue
+        op, problem, *cells = (c.strip() for c in line.strip("|").split("|"))
+        name, _, other = problem.partition(", ")
+        for dtype, us, share in ((other or "f32", *cells[:2]), ("bf16", *cells[2:])):
+            key = (op.strip("`"), name, dtype)
+            if us and key != COPY:
+                us = float(us.replace(",", ""))
+                rows[key] = (us, float(share.strip(" %")) / 100 * us * rows[COPY][1] / time)
+    return rows
+
+
 def main():
     device, *logs = sys.argv[1:]
-    rows = {}
+    rows, page = {}, {}
     for log in logs:
         with open(log, encoding="utf-8") as f:
-            rows.update(measured(f.read()))
+            text = f.read()
+        if text.startswith("# "):
+            page = written(text)
+        rows.update(page if text.startswith("# ") else measured(text))
     copy = rows[COPY]
     speed = copy[1] / copy[0]
-    shares = {k: b / t / speed for k, (t, b) in rows.items() if b >= LEAST and k[0] not in CALLS}
+    # Shares of a page are rounded: the bytes of its small ones are not known well enough to be compared.
+    shares = {k: b / t / speed for k, (t, b) in rows.items() if (b >= LEAST or k in page) and k[0] not in CALLS}
     fast, middle, slow = (sum(s >= least for s in shares.values()) for least in (0.85, 0.6, 0.3))
     counts = {"count": len(shares), "fast": fast, "middle": middle - fast, "slow": slow - middle}
     text = {"copy": f"{copy[0]:.1f}", "moved": copy[1] / 1e6, "speed": speed / 1e6, "device": device}

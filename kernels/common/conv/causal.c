@@ -8,6 +8,7 @@
  * and run of places, channels fastest, to part [splits, C, k + 1], the last of which is dbias; causal_combine adds the runs in order. Kernels whose
  * threads have GK_W neighbours are at the end. Deterministic. Reference: F.conv1d of the padded sequence with groups=C.
  */
+#include "common/activation/fused.h"
 #include "common/prelude/coordinates.h"
 #include "common/prelude/tile.h"
 
@@ -173,22 +174,29 @@ GK_KERNEL(causal_combine)(GK_IN(gk_f, part), GK_OUT(gk_t, dw), GK_OUT(gk_t, dbia
 #endif
 #define GK_BACK (GK_TAPS - 1)
 
+/* A run and the one before it as they lie in memory: they become numbers when all other loads are on their way, too. */
+typedef struct { gk_raw16 own, before; } gk_reach_bits;
+GK_FN gk_reach_bits gk_reach_load(GK_GLOBAL const gk_t* x, gk_i64 at, int begins)
+{
+    gk_reach_bits b;
+    b.own = gk_load16((GK_GLOBAL const void*)(x + at));
+    b.before = gk_load16((GK_GLOBAL const void*)(x + (begins ? at : at - GK_W)));
+    return b;
+}
+
 /* A run with the GK_BACK elements before it. */
 typedef struct { gk_f v[GK_W + GK_BACK]; } gk_reach;
 
-/* The run at l of a row; what is before the row as in gk_before. */
-GK_FN gk_reach gk_reach_at(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* state, gk_i64 row, gk_i64 len, int k, gk_i64 l)
+/* `begins`: the run is the first of its row, and what is before it as in gk_before. */
+GK_FN gk_reach gk_reach_numbers(gk_reach_bits b, GK_GLOBAL const gk_t* state, gk_i64 row, int k, int begins)
 {
-    gk_i64 at = row * len + l;
-    gk_vec q = gk_loadv(x, at), before = gk_loadv(x, l > 0 ? at - GK_W : at);
+    gk_vec q = gk_decode16(b.own), before = gk_decode16(b.before);
     gk_reach r;
     GK_UNROLL for (int u = 0; u < GK_W; u++) r.v[GK_BACK + u] = q.v[u];
-    GK_UNROLL for (int j = 0; j < GK_BACK; j++) r.v[j] = before.v[GK_W - GK_BACK + j];
-    if (l == 0) {
-        GK_UNROLL for (int j = 0; j < GK_BACK; j++) {
-            r.v[j] = GK_R(0.0);
-            if (state && GK_BACK - j < k) r.v[j] = gk_load(state, (row + 1) * (k - 1) - (GK_BACK - j));
-        }
+    GK_UNROLL for (int j = 0; j < GK_BACK; j++) r.v[j] = begins ? GK_R(0.0) : before.v[GK_W - GK_BACK + j];
+    if (begins && state) {
+        GK_UNROLL for (int j = 0; j < GK_BACK; j++)
+            if (GK_BACK - j < k) r.v[j] = gk_load(state, (row + 1) * (k - 1) - (GK_BACK - j));
     }
     return r;
 }
@@ -219,28 +227,18 @@ GK_FN gk_vec gk_causal_run(gk_reach s, gk_taps w, int k, gk_f bias, int all)
     return z;
 }
 
-/* Four of a run from u on; those behind it are 0. */
-GK_FN gk_four gk_four_of(gk_vec x, const int first)
-{
-    gk_four r;
-    GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = first + u < GK_W ? x.v[(first + u) % GK_W] : GK_R(0.0);
-    return r;
-}
-
 GK_KERNEL(causal_runs)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, bias), GK_IN(gk_t, state), GK_OUT(gk_t, y), gk_i64 n, gk_i64 runs, gk_i64 channels,
                        GK_DIMS(by), int k, int act, gk_f p)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, state); GK_BIND_OUT(gk_t, y);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_u32 row = gk_quotient((gk_u32)i, by.v[0]), ch = row - gk_quotient(row, by.v[1]) * (gk_u32)channels;
-        gk_i64 l = (i - (gk_i64)row * runs) * GK_W;
-        gk_reach s = gk_reach_at(x, state, (gk_i64)row, runs * GK_W, k, l);
-        gk_vec z = gk_causal_run(s, gk_taps_of(w, (gk_i64)ch, k), k, bias ? gk_load(bias, (gk_i64)ch) : GK_R(0.0), l > 0 || state);
-        GK_UNROLL for (int first = 0; first < GK_W; first += 4) {
-            gk_four v = gk_activate(act, gk_four_of(z, first), p);
-            GK_UNROLL for (int u = 0; u < 4 && first + u < GK_W; u++) z.v[first + u] = v.v[u];
-        }
-        gk_storev_quick(y, i * GK_W, z);
+        int begins = i == (gk_i64)row * runs;
+        gk_reach_bits b = gk_reach_load(x, i * GK_W, begins);
+        gk_taps taps = gk_taps_of(w, (gk_i64)ch, k);
+        gk_f add = bias ? gk_load(bias, (gk_i64)ch) : GK_R(0.0);
+        gk_vec z = gk_causal_run(gk_reach_numbers(b, state, (gk_i64)row, k, begins), taps, k, add, !begins || state);
+        gk_storev_quick(y, i * GK_W, gk_fused_act(act, z, p));
     }
 }
 
@@ -248,12 +246,7 @@ GK_KERNEL(causal_runs)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, bias), GK_IN(
 GK_FN gk_vec gk_slope_run(gk_reach s, gk_taps w, int k, gk_f bias, int all, gk_vec dy, int act, gk_f p)
 {
     if (act == 0) return dy;
-    gk_vec z = gk_causal_run(s, w, k, bias, all);
-    GK_UNROLL for (int first = 0; first < GK_W; first += 4) {
-        gk_four d = gk_slopes(act, gk_four_of(z, first), gk_four_of(dy, first), p);
-        GK_UNROLL for (int u = 0; u < 4 && first + u < GK_W; u++) z.v[first + u] = d.v[u];
-    }
-    return z;
+    return gk_fused_act_bwd(act, dy, gk_causal_run(s, w, k, bias, all), p, 0);
 }
 
 /* dx[i] (+)= sum over taps of w * dz; `next`: the GK_BACK elements of dz behind the run, if `more`. */
@@ -313,8 +306,10 @@ GK_KERNEL(causal_runs_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, w), GK_I
             gk_i64 row = (gk_i64)image * channels + ch;
             run = (gk_i64)(i - image * (gk_u32)runs);
             at = (row * runs + run) * GK_W;
-            s = gk_reach_at(x, state, row, runs * GK_W, k, run * GK_W);
-            dz = gk_slope_run(s, taps, k, add, run > 0 || state, gk_loadv(dy, at), act, p);
+            gk_reach_bits b = gk_reach_load(x, at, run == 0);
+            gk_raw16 g = gk_load16((GK_GLOBAL const void*)(dy + at));
+            s = gk_reach_numbers(b, state, row, k, run == 0);
+            dz = gk_slope_run(s, taps, k, add, run > 0 || state, gk_decode16(g), act, p);
             GK_UNROLL for (int u = 0; u < GK_BACK; u++) heads[(t + e) * GK_BACK + u] = dz.v[u];
         }
         GK_BARRIER();

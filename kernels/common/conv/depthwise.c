@@ -13,20 +13,35 @@
 #define GK_SIDE 3
 #include "depthwise.h"
 
-/* Columns w - 1 .. w + 4 of a row. */
+/* Columns w - 1 .. w + 4 of a row, as they lie in memory and as numbers. */
+typedef struct { gk_quad middle; gk_b before, behind; } gk_line_bits;
 typedef struct { gk_f v[6]; } gk_line;
-/* Columns w - 1 .. w + 4 of row h of a map; 0 outside. */
-GK_FN gk_line gk_line_at(GK_GLOBAL const gk_t* x, int h, int w, int height, int width, int wide)
+/* Of row h of a map; 0 outside. */
+GK_FN gk_line_bits gk_line_at(GK_GLOBAL const gk_t* x, int h, int w, int height, int width, int wide)
 {
-    gk_four m = gk_middle(x, h, w, height, width, wide);
     int live = h >= 0 && h < height;
+    GK_GLOBAL const gk_b* row = (GK_GLOBAL const gk_b*)x + h * (gk_i64)width + w;
+    gk_line_bits r;
+    r.middle = gk_middle(x, h, w, height, width, wide);
+    r.before = live && w > 0 ? row[-1] : 0;
+    r.behind = live && w + 4 < width ? row[4] : 0;
+    return r;
+}
+GK_FN gk_line gk_line_numbers(gk_line_bits b)
+{
+    gk_four m = gk_quad_numbers(b.middle);
     gk_line r;
-    r.v[0] = GK_R(0.0);
-    r.v[5] = GK_R(0.0);
-    if (live && w > 0) r.v[0] = gk_load(x, h * (gk_i64)width + w - 1);
-    if (live && w + 4 < width) r.v[5] = gk_load(x, h * (gk_i64)width + w + 4);
+    r.v[0] = gk_value(b.before);
+    r.v[5] = gk_value(b.behind);
     GK_UNROLL for (int u = 0; u < 4; u++) r.v[u + 1] = m.v[u];
     return r;
+}
+/* All rows whose windows the strip at s has. */
+GK_FN void gk_lines_of(gk_line l[GK_STRIP + 2], GK_GLOBAL const gk_t* x, gk_spot s, int height, int width, int wide)
+{
+    gk_line_bits b[GK_STRIP + 2];
+    GK_UNROLL for (int a = 0; a < GK_STRIP + 2; a++) b[a] = gk_line_at(x, s.h + a - 1, s.w, height, width, wide);
+    GK_UNROLL for (int a = 0; a < GK_STRIP + 2; a++) l[a] = gk_line_numbers(b[a]);
 }
 
 // Units: FLOATS64
@@ -36,20 +51,20 @@ GK_KERNEL(conv_depthwise)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z);
     GK_SIZES;
-    int fused = act != 0 || scale || bias || residual || z;
+    int fused = act != 0 || scale || residual || z;
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_spot s = gk_spot_of((gk_u32)i, quads, strips, by.v[0], by.v[1]);
         gk_u32 image = gk_quotient(s.map, by.v[2]);
         int ch = (int)(s.map - image * (gk_u32)channels);
         GK_GLOBAL const gk_t* from = x + (each == 1 ? (gk_i64)s.map : (gk_i64)image * size.v[2] + ch / each) * plane;
         gk_line l[GK_STRIP + 2];
-        gk_f k[GK_SIDE * GK_SIDE];
+        gk_f k[GK_SIDE * GK_SIDE], first = bias && !fused ? gk_load(bias, ch) : GK_R(0.0);
         gk_four v[GK_STRIP];
-        GK_UNROLL for (int a = 0; a < GK_STRIP + 2; a++) l[a] = gk_line_at(from, s.h + a - 1, s.w, height, width, wide);
+        gk_lines_of(l, from, s, height, width, wide);
         GK_UNROLL for (int t = 0; t < GK_SIDE * GK_SIDE; t++) k[t] = gk_load(w, (gk_i64)ch * (GK_SIDE * GK_SIDE) + (back
             ? GK_SIDE * GK_SIDE - 1 - t : t));
         GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
-            v[r] = gk_run_zero();
+            GK_UNROLL for (int u = 0; u < 4; u++) v[r].v[u] = first;
             GK_UNROLL for (int a = 0; a < GK_SIDE; a++) {
                 GK_UNROLL for (int b = 0; b < GK_SIDE; b++) {
                     GK_UNROLL for (int u = 0; u < 4; u++) v[r].v[u] += k[a * GK_SIDE + b] * l[r + a].v[u + b];
@@ -83,9 +98,11 @@ GK_KERNEL(conv_depthwise_weight)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_OUT(gk_f, p
         GK_GLOBAL const gk_t* from = x + ((gk_i64)s.map * size.v[2] + ch / each) * plane;
         GK_GLOBAL const gk_t* to = dy + ((gk_i64)s.map * channels + ch) * plane;
         gk_line l[GK_STRIP + 2];
+        gk_quad q[GK_STRIP];
         gk_four d[GK_STRIP];
-        GK_UNROLL for (int a = 0; a < GK_STRIP + 2; a++) l[a] = gk_line_at(from, s.h + a - 1, s.w, height, width, wide);
-        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) d[r] = gk_middle(to, s.h + r, s.w, height, width, wide);
+        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) q[r] = gk_middle(to, s.h + r, s.w, height, width, wide);
+        gk_lines_of(l, from, s, height, width, wide);
+        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) d[r] = gk_quad_numbers(q[r]);
         GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
             GK_UNROLL for (int a = 0; a < GK_SIDE; a++) {
                 GK_UNROLL for (int b = 0; b < GK_SIDE; b++) {

@@ -15,30 +15,45 @@ GK_FN gk_spot gk_spot_of(gk_u32 i, int quads, int strips, gk_i64 by_quads, gk_i6
     return s;
 }
 
-/* Four neighbours, from a place that is aligned for them. */
-GK_FN gk_four gk_four_at(GK_GLOBAL const gk_t* x, gk_i64 i)
+/* Four neighbours as they lie in memory. They become numbers when all loads are on their way: a conversion beside a load, in its branch, waits for it. */
+#if GK_DTYPE == GK_F16 || GK_DTYPE == GK_BF16
+typedef gk_u64 gk_quad;
+GK_FN gk_quad gk_quad_zero(void) { return 0u; }
+/* From a place that is aligned for them. */
+GK_FN gk_quad gk_quad_at(GK_GLOBAL const gk_t* x, gk_i64 i) { return *(GK_GLOBAL const gk_u64*)(x + i); }
+GK_FN void gk_quad_set(gk_quad* q, int u, GK_GLOBAL const gk_t* x, gk_i64 i) { *q |= (gk_u64)*(GK_GLOBAL const gk_b*)(x + i) << (16 * u); }
+GK_FN gk_four gk_quad_numbers(gk_quad q)
+{
+    gk_four r;
+    GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = gk_value((gk_b)(q >> (16 * u)));
+    return r;
+}
+#else
+typedef gk_four gk_quad;
+GK_FN gk_quad gk_quad_zero(void) { return gk_run_zero(); }
+GK_FN gk_quad gk_quad_at(GK_GLOBAL const gk_t* x, gk_i64 i)
 {
     gk_four r;
 #if GK_DTYPE == GK_F64
     GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = x[i + u];
-#elif GK_DTYPE == GK_F32
+#else
     gk_vec q = gk_loadv(x, i);
     GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = q.v[u];
-#else
-    gk_u64 q = *(GK_GLOBAL const gk_u64*)(x + i);
-    GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = gk_value((gk_b)(q >> (16 * u)));
 #endif
     return r;
 }
+GK_FN void gk_quad_set(gk_quad* q, int u, GK_GLOBAL const gk_t* x, gk_i64 i) { q->v[u] = gk_load(x, i); }
+#define gk_quad_numbers(q) (q)
+#endif
 
 /* Columns w .. w + 3 of row h of a map; 0 outside. */
-GK_FN gk_four gk_middle(GK_GLOBAL const gk_t* x, int h, int w, int height, int width, int wide)
+GK_FN gk_quad gk_middle(GK_GLOBAL const gk_t* x, int h, int w, int height, int width, int wide)
 {
-    gk_four r = gk_run_zero();
+    gk_quad r = gk_quad_zero();
     if (h < 0 || h >= height) return r;
-    if (wide) return gk_four_at(x, h * (gk_i64)width + w);
+    if (wide) return gk_quad_at(x, h * (gk_i64)width + w);
     GK_UNROLL for (int u = 0; u < 4; u++)
-        if (w + u < width) r.v[u] = gk_load(x, h * (gk_i64)width + w + u);
+        if (w + u < width) gk_quad_set(&r, u, x, h * (gk_i64)width + w + u);
     return r;
 }
 

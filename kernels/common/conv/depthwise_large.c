@@ -12,10 +12,14 @@ typedef struct { gk_f v[4 + 2 * GK_REACH]; } gk_line;
 /* Of row h of a map; 0 outside. */
 GK_FN gk_line gk_line_at(GK_GLOBAL const gk_t* x, int h, int w, int height, int width, int wide)
 {
-    gk_four before = gk_run_zero(), m = gk_middle(x, h, w, height, width, wide), behind = gk_run_zero();
+    gk_quad near = gk_quad_zero(), far = gk_quad_zero(), mid = gk_middle(x, h, w, height, width, wide);
+    gk_four before, m, behind;
     gk_line r;
-    if (w > 0) before = gk_middle(x, h, w - 4, height, width, wide);
-    if (w + 4 < width) behind = gk_middle(x, h, w + 4, height, width, wide);
+    if (w > 0) near = gk_middle(x, h, w - 4, height, width, wide);
+    if (w + 4 < width) far = gk_middle(x, h, w + 4, height, width, wide);
+    before = gk_quad_numbers(near);
+    m = gk_quad_numbers(mid);
+    behind = gk_quad_numbers(far);
     GK_UNROLL for (int u = 0; u < GK_REACH; u++) {
         r.v[u] = before.v[4 - GK_REACH + u];
         r.v[4 + GK_REACH + u] = behind.v[u];
@@ -24,13 +28,14 @@ GK_FN gk_line gk_line_at(GK_GLOBAL const gk_t* x, int h, int w, int height, int 
     return r;
 }
 
-/* Sums of the strip at s; k: the channel's weights, `back`: in the opposite order. */
+/* Sums of the strip at s, from `first` on; k: the channel's weights, `back`: in the opposite order. */
 GK_FN void gk_sums(gk_four v[GK_STRIP], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* w, gk_spot s, int height, int width, int wide, int back,
-                   const int side)
+                   gk_f first, const int side)
 {
     gk_f k[49];
     GK_UNROLL for (int t = 0; t < side * side; t++) k[t] = gk_load(w, back ? side * side - 1 - t : t);
-    GK_UNROLL for (int r = 0; r < GK_STRIP; r++) v[r] = gk_run_zero();
+    GK_UNROLL for (int r = 0; r < GK_STRIP; r++)
+        GK_UNROLL for (int u = 0; u < 4; u++) v[r].v[u] = first;
     GK_UNROLL for (int a = 0; a < GK_STRIP + side - 1; a++) {
         gk_line l = gk_line_at(x, s.h + a - side / 2, s.w, height, width, wide);
         GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
@@ -49,15 +54,16 @@ GK_KERNEL(conv_depthwise_large)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scal
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z);
     GK_SIZES;
-    int fused = act != 0 || scale || bias || residual || z;
+    int fused = act != 0 || scale || residual || z;
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_spot s = gk_spot_of((gk_u32)i, quads, strips, by.v[0], by.v[1]);
         gk_u32 image = gk_quotient(s.map, by.v[2]);
         int ch = (int)(s.map - image * (gk_u32)channels), have = width - s.w < 4 ? width - s.w : 4;
         GK_GLOBAL const gk_t* from = x + (each == 1 ? (gk_i64)s.map : (gk_i64)image * size.v[2] + ch / each) * plane;
         gk_four v[GK_STRIP];
-        if (side == 5) gk_sums(v, from, w + (gk_i64)ch * 25, s, height, width, wide, back, 5);
-        else gk_sums(v, from, w + (gk_i64)ch * 49, s, height, width, wide, back, 7);
+        gk_f first = bias && !fused ? gk_load(bias, ch) : GK_R(0.0);
+        if (side == 5) gk_sums(v, from, w + (gk_i64)ch * 25, s, height, width, wide, back, first, 5);
+        else gk_sums(v, from, w + (gk_i64)ch * 49, s, height, width, wide, back, first, 7);
         GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
             gk_i64 at[4];
             GK_UNROLL for (int u = 0; u < 4; u++) at[u] = (gk_i64)s.map * plane + (s.h + r) * (gk_i64)width + s.w + u;
@@ -72,7 +78,7 @@ GK_KERNEL(conv_depthwise_large)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scal
 GK_FN void gk_add_taps(gk_f acc[49], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, gk_spot s, int height, int width, int wide, const int side)
 {
     gk_four d[GK_STRIP];
-    GK_UNROLL for (int r = 0; r < GK_STRIP; r++) d[r] = gk_middle(dy, s.h + r, s.w, height, width, wide);
+    GK_UNROLL for (int r = 0; r < GK_STRIP; r++) d[r] = gk_quad_numbers(gk_middle(dy, s.h + r, s.w, height, width, wide));
     GK_UNROLL for (int a = 0; a < GK_STRIP + side - 1; a++) {
         gk_line l = gk_line_at(x, s.h + a - side / 2, s.w, height, width, wide);
         GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {

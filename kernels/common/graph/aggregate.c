@@ -155,22 +155,26 @@ GK_FN gk_vec gk_sum_run(const gk_aggregate* g, gk_u32 first, gk_u32 end)
     gk_ids(rows, first, end, g->wide_index, row_limit, g->err, g->code, row);
     if (GK_GRAPH_LOW_REGISTER == 2) gk_ids(scales, first, end, g->wide_index, scale_limit, g->err, g->code, scale);
     GK_ROLLED for (gk_u32 p = first; p < end; p += GK_U) {
-        gk_vec m[GK_U];
-        gk_f s[GK_U];
-        int on[GK_U];
+        gk_raw16 m[GK_U];
+        gk_b s[GK_U];
+        int on[GK_U], degree[GK_U];
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
             on[k] = row[k] >= 0 && (GK_GRAPH_LOW_REGISTER != 2 || scale[k] >= 0);
             if (on[k]) {
-                m[k] = gk_row_at(a, row[k], bytes);
-                if (GK_GRAPH_LOW_REGISTER == 2) s[k] = gk_load(b, gk_at(0, scale[k], g->b_row));
-                if (GK_GRAPH_LOW_REGISTER == 3) s[k] = gk_recip((gk_f)(int)gk_index(g->degree, row[k], g->wide_saved));
+                m[k] = gk_row_bits(a, row[k], bytes);
+                if (GK_GRAPH_LOW_REGISTER == 2) s[k] = ((GK_GLOBAL const gk_b*)b)[gk_at(0, scale[k], g->b_row)];
+                if (GK_GRAPH_LOW_REGISTER == 3) degree[k] = (int)gk_index(g->degree, row[k], g->wide_saved);
             }
         }
         gk_ids(rows, p + GK_U, end, g->wide_index, row_limit, g->err, g->code, row);
         if (GK_GRAPH_LOW_REGISTER == 2) gk_ids(scales, p + GK_U, end, g->wide_index, scale_limit, g->err, g->code, scale);
         GK_UNROLL for (int k = 0; k < GK_U; k++) {
             if (on[k]) {
-                GK_UNROLL for (int i = 0; i < GK_W; i++) run.v[i] += GK_GRAPH_LOW_REGISTER == 1 ? m[k].v[i] : m[k].v[i] * s[k];
+                gk_vec v = gk_decode16(m[k]);
+                gk_f by = GK_R(1.0);
+                if (GK_GRAPH_LOW_REGISTER == 2) by = gk_value(s[k]);
+                if (GK_GRAPH_LOW_REGISTER == 3) by = gk_recip((gk_f)degree[k]);
+                GK_UNROLL for (int i = 0; i < GK_W; i++) run.v[i] += GK_GRAPH_LOW_REGISTER == 1 ? v.v[i] : v.v[i] * by;
             }
         }
         if (GK_RUN_ENDS(p, first)) {

@@ -37,15 +37,15 @@ GK_KERNEL(edge_map)(GK_IN(int, left), GK_IN(int, right), GK_IN(gk_t, a), GK_IN(g
         GK_GLOBAL const gk_t* from = a + o * size.v[3] * inner + at;
         GK_GLOBAL gk_t* to = out + o * size.v[0] * inner + at;
         for (; first < edges; first += step) {
-            gk_vec x[GK_U];
+            gk_raw16 x[GK_U];
             int id[GK_U];
             gk_ids(left, (gk_u32)first, (gk_u32)edges, wide_index, (int)size.v[3], err, code, id);
             GK_UNROLL for (int k = 0; k < GK_U; k++) {
-                x[k] = gk_splat(GK_R(0.0));
-                if (id[k] >= 0) x[k] = gk_row_at(from, id[k], bytes);
+                x[k] = gk_make16(0u, 0u, 0u, 0u);
+                if (id[k] >= 0) x[k] = gk_row_bits(from, id[k], bytes);
             }
             GK_UNROLL for (int k = 0; k < GK_U; k++) {
-                if (first + k < edges) gk_row_set(to, (int)first + k, bytes, x[k]);
+                if (first + k < edges) gk_row_set(to, (int)first + k, bytes, gk_decode16(x[k]));
             }
         }
     }

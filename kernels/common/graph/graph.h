@@ -172,10 +172,11 @@ GK_FN gk_vec gk_row_get(GK_GLOBAL const gk_t* p, gk_i64 at, int wide)
     return r;
 }
 
-/* The vector at `p` of row `id`, which is not negative; rows are `bytes` apart. */
-GK_FN gk_vec gk_row_at(GK_GLOBAL const gk_t* p, int id, gk_u32 bytes)
+/* The vector at `p` of row `id`, which is not negative, as it lies in memory; rows are `bytes` apart. It becomes numbers when other loads are on their
+ * way: a conversion beside a load, in its branch, waits for it. */
+GK_FN gk_raw16 gk_row_bits(GK_GLOBAL const gk_t* p, int id, gk_u32 bytes)
 {
-    return gk_decode16(gk_load16((GK_GLOBAL const void*)((GK_GLOBAL const char*)p + (gk_u64)(gk_u32)id * bytes)));
+    return gk_load16((GK_GLOBAL const void*)((GK_GLOBAL const char*)p + (gk_u64)(gk_u32)id * bytes));
 }
 
 GK_FN void gk_row_set(GK_GLOBAL gk_t* p, int id, gk_u32 bytes, gk_vec v)

@@ -154,7 +154,7 @@ impl SegmentProblem {
         // A CPU reduces a segment alone; PoCL mixes up values that cross barriers in this kernel.
         let most = if caps.is_cpu { 1 } else { pow2(rows.div_ceil(4), LANES / tx) };
         let mut ty = pow2(rows.div_ceil(32), most);
-        while ty < most && blocks(ty) < 2 * fill {
+        while ty < most && blocks(ty) < fill {
             ty *= 2;
         }
         let blocks = blocks(ty);
