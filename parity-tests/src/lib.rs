@@ -8,6 +8,7 @@ pub mod compare;
 pub mod device;
 pub mod gradient;
 pub mod oracle;
+pub mod record;
 pub mod reference;
 pub mod report;
 pub mod runner;

@@ -24,7 +24,7 @@ struct Cli {
 enum Chore {
     /// Writes the table of kernels and their argument structs from the prototypes in `kernels/common`.
     Spec(spec::Args),
-    /// api, compile-check, expand, lint, ops, status: see `cargo xtask <command> --help`.
+    /// api, compile-check, expand, lint, ops, record, status: see `cargo xtask <command> --help`.
     #[command(external_subcommand)]
     Check(Vec<String>),
 }

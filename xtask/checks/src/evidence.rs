@@ -1,40 +1,14 @@
 //! What the committed results say about kernels: `parity-tests/results/*.json`.
 //!
-//! Two kinds of files lie there: reports of the parity crate (one device each, counts per kernel), and reports of `compile-check` (one list of
-//! architectures). Which is which is seen from their keys.
+//! Two kinds of files lie there: the records of the parity crate (`parity-BACKEND.json`, what each kernel passed last), and reports of `compile-check`
+//! (one list of architectures). Which is which is seen from their keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use parity_tests::record::{Last, Record};
 use serde::Deserialize;
 use serde_json::Value;
-
-/// A report of the parity crate.
-#[derive(Debug, Deserialize)]
-struct Parity {
-    date: String,
-    device: Device,
-    kernels: BTreeMap<String, Counts>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Device {
-    backend: String,
-    name: String,
-    arch: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Counts {
-    passed: usize,
-    failed: usize,
-    /// Hash of the text that ran; reports of format 1 have none.
-    #[serde(default)]
-    hash: String,
-    /// Cases that each `operation:variant` passed.
-    #[serde(default)]
-    variants: BTreeMap<String, usize>,
-}
 
 /// A report of `compile-check`.
 #[derive(Debug, Deserialize)]
@@ -60,7 +34,7 @@ struct Failure {
 /// All results.
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
-    parity: Vec<Parity>,
+    records: Vec<Record>,
     compiled: Vec<Compiled>,
 }
 
@@ -115,7 +89,6 @@ impl Evidence {
             let text = std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))?;
             evidence.add(&text).map_err(fail)?;
         }
-        evidence.parity.sort_by(|a, b| (&a.device.name, &a.date).cmp(&(&b.device.name, &b.date)));
         Ok(evidence)
     }
 
@@ -124,9 +97,9 @@ impl Evidence {
         if value.get("outcomes").is_some() {
             self.compiled.push(serde_json::from_value(value).map_err(|e| e.to_string())?);
         } else if value.get("kernels").is_some() {
-            self.parity.push(serde_json::from_value(value).map_err(|e| e.to_string())?);
+            self.records.push(serde_json::from_value(value).map_err(|e| e.to_string())?);
         } else {
-            return Err("neither a parity report (`kernels`) nor a compile report (`outcomes`)".into());
+            return Err("neither a record of parity (`kernels`) nor a compile report (`outcomes`)".into());
         }
         Ok(())
     }
@@ -134,31 +107,24 @@ impl Evidence {
     /// What is known of a kernel, by its name in the parity table, on `cpu`, `cuda`, `hip` or `opencl`. `units` are those that it uses, `today` is
     /// the hash of their text.
     pub(crate) fn of(&self, backend: &str, kernel: &str, units: &BTreeSet<String>, today: &str) -> Known {
-        let mut verified: Vec<(String, String)> = Vec::new();
-        let (mut fails, mut outdated) = (Vec::new(), None);
-        for p in self.parity.iter().filter(|p| p.device.backend == backend) {
-            let Some(c) = p.kernels.get(kernel) else { continue };
-            let name = device(&p.device);
-            if c.failed > 0 {
-                fails.push(format!("{name}, {}: {} of {} cases", p.date, c.failed, c.failed + c.passed));
-            } else if c.passed > 0 && c.hash == today {
-                // Several reports of one device (golden, random): the latest date.
-                verified.retain(|(n, _)| *n != name);
-                verified.push((name, p.date.clone()));
-            } else if c.passed > 0 {
-                outdated = outdated.max(Some(p.date.clone()));
-            }
+        let record = self.records.iter().find(|r| r.backend == backend);
+        let last =
+            record.and_then(|r| r.kernels.get(kernel)).filter(|l| l.counts.passed + l.counts.failed > 0);
+        let Some(last) = last else { return self.compiles(backend, units) };
+        let (seen, counts) = (format!("{}, {}", device(backend, last), last.date), &last.counts);
+        if counts.failed > 0 {
+            return Known::Fails(format!(
+                "{seen}: {} of {} cases",
+                counts.failed,
+                counts.failed + counts.passed
+            ));
         }
-        if !fails.is_empty() {
-            return Known::Fails(fails.join("; "));
+        if counts.hash == today {
+            return Known::Verified(seen);
         }
-        if !verified.is_empty() {
-            let all: Vec<String> = verified.iter().map(|(n, d)| format!("{n}, {d}")).collect();
-            return Known::Verified(all.join("; "));
-        }
-        match (self.compiles(backend, units), outdated) {
-            (Known::Nothing, Some(date)) => Known::Outdated(date),
-            (known, _) => known,
+        match self.compiles(backend, units) {
+            Known::Nothing => Known::Outdated(last.date.clone()),
+            known => known,
         }
     }
 
@@ -184,25 +150,27 @@ impl Evidence {
 
     /// Cases of today's text that a variant (`operation:variant`) passed on a backend. `today` has the hash of each kernel's text there.
     pub(crate) fn cases_by(&self, backend: &str, variant: &str, today: &BTreeMap<&str, String>) -> usize {
-        let reports = self.parity.iter().filter(|p| p.device.backend == backend);
-        let rows = reports.flat_map(|p| &p.kernels).filter(|(k, c)| today.get(k.as_str()) == Some(&c.hash));
-        rows.filter_map(|(_, c)| c.variants.get(variant)).sum()
+        let records = self.records.iter().filter(|r| r.backend == backend);
+        let rows =
+            records.flat_map(|r| &r.kernels).filter(|(k, l)| today.get(k.as_str()) == Some(&l.counts.hash));
+        rows.filter_map(|(_, l)| l.counts.variants.get(variant)).sum()
     }
 
     /// Devices of a backend, for the foot of the page.
     pub(crate) fn devices(&self) -> BTreeSet<String> {
-        self.parity.iter().map(|p| format!("{}: {}", p.device.backend, device(&p.device))).collect()
+        let all = self.records.iter().flat_map(|r| r.kernels.values().map(|l| (&r.backend, l)));
+        all.map(|(backend, last)| format!("{backend}: {}", device(backend, last))).collect()
     }
 }
 
 /// Name of a device as a reader knows it.
-fn device(d: &Device) -> String {
-    match d.backend.as_str() {
+fn device(backend: &str, last: &Last) -> String {
+    match backend {
         // HIP's functions forwarded to CUDA: the driver code and the dialect ran, AMD hardware did not.
-        "hip" if d.arch.starts_with("sm_") => format!("{} through hip-on-cuda", d.name),
+        "hip" if last.arch.starts_with("sm_") => format!("{} through hip-on-cuda", last.device),
         // PoCL names the processor only.
-        "opencl" if d.arch.contains("PoCL") || d.name.starts_with("pthread") => "PoCL".into(),
-        _ => d.name.clone(),
+        "opencl" if last.arch.contains("PoCL") || last.device.starts_with("pthread") => "PoCL".into(),
+        _ => last.device.clone(),
     }
 }
 
@@ -218,8 +186,8 @@ mod tests {
 
     fn parity(backend: &str, arch: &str, passed: usize, failed: usize) -> String {
         format!(
-            r#"{{"format": 1, "date": "2026-01-0{passed}", "device": {{"id": "x", "backend": "{backend}", "name": "Card", "arch": "{arch}",
-            "driver": ""}}, "kernels": {{"relu": {{"passed": {passed}, "failed": {failed}, "skipped": 0, "hash": "now"}}}}}}"#
+            r#"{{"format": 3, "backend": "{backend}", "kernels": {{"relu": {{"date": "2026-01-0{passed}", "device": "Card", "arch": "{arch}",
+            "driver": "", "passed": {passed}, "failed": {failed}, "skipped": 0, "hash": "now"}}}}}}"#
         )
     }
 

@@ -8,6 +8,7 @@ mod expand;
 mod lint;
 mod nvrtc;
 mod operations;
+mod record;
 mod status;
 
 use std::process::ExitCode;
@@ -37,6 +38,8 @@ enum Command {
     Lint(lint::Args),
     /// Writes docs/OPERATIONS.md, the index of operations, from the traits and tables.
     Ops(operations::Args),
+    /// Puts reports of parity runs into the records under parity-tests/results.
+    Record(record::Args),
     /// Writes KERNEL_STATUS.md from the tables and the committed results.
     Status(status::Args),
 }
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Command::Expand(args) => expand::run(&args),
         Command::Lint(args) => lint::run(&args),
         Command::Ops(args) => operations::run(&args),
+        Command::Record(args) => record::run(&args),
         Command::Status(args) => status::run(&args),
     };
     match done {
