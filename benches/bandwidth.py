@@ -81,7 +81,9 @@ def main():
             text = f.read()
         if text.startswith("# "):
             page = written(text)
-        rows.update(page if text.startswith("# ") else measured(text))
+            rows.update(page)
+        else:
+            rows.update(measured(text))
     copy = rows[COPY]
     speed = copy[1] / copy[0]
     # Shares of a page are rounded: the bytes of its small ones are not known well enough to be compared.

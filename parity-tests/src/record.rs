@@ -118,7 +118,7 @@ impl Record {
         folder.join(format!("parity-{backend}.json"))
     }
 
-    /// Takes in the kernels of a report, but for those of which it has a later day; how many these are.
+    /// Takes in the kernels of a report, but for those of which it has a later day, and those of which every case was skipped; how many it took.
     pub fn take(&mut self, ran: &Ran) -> Result<usize, String> {
         if ran.device.backend != self.backend {
             return Err(format!(
@@ -128,7 +128,8 @@ impl Record {
         }
         let mut taken = 0;
         for (name, counts) in &ran.kernels {
-            if self.kernels.get(name).is_some_and(|last| last.date > ran.date) {
+            let later = self.kernels.get(name).is_some_and(|last| last.date > ran.date);
+            if later || counts.passed + counts.failed == 0 {
                 continue;
             }
             let (date, device) = (ran.date.clone(), ran.device.name.clone());
@@ -169,6 +170,10 @@ mod tests {
         serde_json::from_str(&text).unwrap()
     }
 
+    fn day_of<'a>(record: &'a Record, kernel: &str) -> &'a str {
+        &record.kernels[kernel].date
+    }
+
     #[test]
     fn a_record_has_the_last_day_of_each_kernel() {
         let mut record = Record::new("cuda");
@@ -180,10 +185,12 @@ mod tests {
                 .take(&ran("hip", "2026-01-04", "relu", 9))
                 .is_err_and(|e| e.contains("of cuda, found one of hip"))
         );
-        let day = |kernel: &str| record.kernels[kernel].date.clone();
-        assert_eq!((day("relu").as_str(), day("tanh").as_str()), ("2026-01-02", "2026-01-03"));
+        assert_eq!((day_of(&record, "relu"), day_of(&record, "tanh")), ("2026-01-02", "2026-01-03"));
         assert_eq!(record.take(&ran("cuda", "2026-01-04", "relu", 9)), Ok(1));
         assert_eq!(record.kernels["relu"].counts.passed, 9);
+        // A device that refuses a kernel says nothing of it.
+        assert_eq!(record.take(&ran("cuda", "2026-01-05", "relu", 0)), Ok(0));
+        assert_eq!(day_of(&record, "relu"), "2026-01-04");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `record`: puts reports of parity runs into the records of their backends.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use parity_tests::record::{Ran, Record, folder};
@@ -11,18 +12,22 @@ pub(crate) struct Args {
     reports: Vec<PathBuf>,
 }
 
-/// `record`
+/// `record`. Nothing is written where one of the reports cannot be read.
 pub(crate) fn run(args: &Args) -> Result<(), String> {
+    let mut records: BTreeMap<String, Record> = BTreeMap::new();
     for path in &args.reports {
         let ran = Ran::read(path)?;
         let backend = ran.backend();
-        let mut record = match Record::path(&folder(), backend).exists() {
-            true => Record::read(&folder(), backend)?,
-            false => Record::new(backend),
-        };
-        let taken = record.take(&ran)?;
+        if !records.contains_key(backend) {
+            let exists = Record::path(&folder(), backend).exists();
+            let record = if exists { Record::read(&folder(), backend)? } else { Record::new(backend) };
+            records.insert(backend.into(), record);
+        }
+        let taken = records.get_mut(backend).map_or(Ok(0), |record| record.take(&ran))?;
+        println!("{}: {taken} kernels on {backend}", path.display());
+    }
+    for record in records.values() {
         record.write(&folder())?;
-        println!("{}: {taken} kernels, of {} on {backend}", path.display(), record.kernels.len());
     }
     println!("`cargo xtask status` writes KERNEL_STATUS.md from the records");
     Ok(())
