@@ -113,6 +113,15 @@ fn vectors(kind: RowLoss, s: &RowShape, x: &[Option<View<'_>>; 4], dx: &[Option<
     whole && !kind.strided() && kind.operands().iter().zip(x).all(read) && dx.iter().all(written)
 }
 
+/// How a launch reads its rows.
+#[derive(Clone, Copy)]
+struct Reads {
+    /// In vectors.
+    wide: bool,
+    /// Again after the statistics, as for a gradient.
+    again: bool,
+}
+
 /// A row loss that is about to be launched.
 struct Rows<'a> {
     name: &'static str,
@@ -135,7 +144,7 @@ impl Engine {
         shape: RowShape,
         x: &[Option<View<'a>>; 4],
         [ids, mask]: [Option<&View<'a>>; 2],
-        wide: bool,
+        Reads { wide, again }: Reads,
     ) -> Result<Rows<'a>> {
         let dt = shape.dtype;
         let function = function(kind, ids.is_some(), x[2].is_some());
@@ -145,7 +154,7 @@ impl Engine {
             len,
             sums: function.sums,
             interleaved: kind.strided() && shape.width > 1,
-            again: op.ends_with("_bwd"),
+            again,
         };
         let plan = self.plan(op, &problem)?;
         let mut roles = 0i64;
@@ -281,7 +290,8 @@ impl RowLossOps for Engine {
         let each = reduction == Reduction::None;
         let written = !each || !kind.single_elements() || aligned16(&io.loss.as_view());
         let wide = written && vectors(kind, &shape, &io.x, &[const { None }; 4]);
-        let r = self.prepare_rows(OP, kind, shape, &io.x, [io.ids.as_ref(), io.mask.as_ref()], wide)?;
+        let reads = Reads { wide, again: false };
+        let r = self.prepare_rows(OP, kind, shape, &io.x, [io.ids.as_ref(), io.mask.as_ref()], reads)?;
         let Some((pairs, blocks)) = self.row_items(&r, if each { Some(&io.loss) } else { None })? else {
             return Ok(());
         };
@@ -302,8 +312,8 @@ impl RowLossOps for Engine {
             return self.margin_loss_bwd(OP, &m, &shape, reduction, &io);
         }
         let (dt, rows, len) = (shape.dtype, shape.rows, shape.len);
-        let wide = vectors(kind, &shape, &io.x, &io.dx);
-        let r = self.prepare_rows(OP, kind, shape, &io.x, [io.ids.as_ref(), io.mask.as_ref()], wide)?;
+        let reads = Reads { wide: vectors(kind, &shape, &io.x, &io.dx), again: true };
+        let r = self.prepare_rows(OP, kind, shape, &io.x, [io.ids.as_ref(), io.mask.as_ref()], reads)?;
         let mean = reduction == Reduction::Mean;
         let mut den = None;
         if mean && r.weighted {

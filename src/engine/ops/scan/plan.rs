@@ -245,5 +245,7 @@ mod tests {
         assert_eq!(applicable(&segments(1 << 20, 64, 4), &gpu()), ["split", "segments"]);
         assert!(segments(1 << 20, 64, 4).plan(1, &gpu()).is_ok_and(|p| p.splits == 1));
         assert!(segments(1 << 20, 64, 4).plan(1, &cpu()).is_ok_and(|p| p.ty == 1));
+        // Many short segments: a lane takes all rows, and exchanges nothing.
+        assert!(segments(1 << 19, 128, 1 << 15).plan(1, &gpu()).is_ok_and(|p| p.ty == 1));
     }
 }
