@@ -86,6 +86,8 @@ fn the_dialect_page_has_every_macro() {
                 "GK_QUICK_RECIP",
                 "GK_QUICK_EXP2",
                 "GK_QUICK_BF16",
+                "GK_QUICK_F16",
+                "GK_QUICK_MAX",
                 "GK_STREAMS",
             ]
             .contains(&name);

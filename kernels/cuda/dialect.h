@@ -80,12 +80,33 @@ GK_FN float gk_quick_exp2(float x)
 #define GK_PTX 80
 #endif
 GK_FN gk_u32 gk_local_address(const void* p) { return (gk_u32)__cvta_generic_to_shared(p); }
-/* Two floats as bf16, the first in the lower half, rounded to nearest even; a NaN keeps neither sign nor payload. */
+/* Two floats as bf16 or f16, the first in the lower half, rounded to nearest even; a NaN keeps neither sign nor payload. */
 #define GK_QUICK_BF16 1
 GK_FN gk_u32 gk_quick_bf16x2(float a, float b)
 {
     gk_u32 r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
+    return r;
+}
+#define GK_QUICK_F16 1
+GK_FN gk_u32 gk_quick_f16x2(float a, float b)
+{
+    gk_u32 r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
+    return r;
+}
+/* Larger and smaller of two values; NaN wins. */
+#define GK_QUICK_MAX 1
+GK_FN float gk_quick_max(float a, float b)
+{
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
+GK_FN float gk_quick_min(float a, float b)
+{
+    float r;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
     return r;
 }
 #endif

@@ -96,7 +96,7 @@ GK_FN float gk_log1p_unit(float e)
 GK_FN gk_f gk_softplus(gk_f x, gk_f beta, gk_f threshold)
 {
     gk_f bx = beta * x;
-    return bx > threshold ? x : ((bx > GK_R(0.0) ? bx : GK_R(0.0)) + gk_log1p_unit(gk_exp(-gk_fabs(bx)))) * gk_recip(beta);
+    return bx > threshold ? x : ((bx > GK_R(0.0) ? bx : GK_R(0.0)) + gk_log1p_unit(gk_exp_t(-gk_fabs(bx)))) * gk_recip(beta);
 }
 
 /* tanh(softplus x) = n / (n + 2) with n = w (w + 2), w = e^x; 1 for x > 20 */
@@ -104,7 +104,7 @@ GK_FN gk_f gk_mish(gk_f x)
 {
     gk_f w, n;
     if (x > GK_R(20.0)) return x;
-    w = gk_exp(x);
+    w = gk_exp_t(x);
     n = w * (w + GK_R(2.0));
     return gk_gated(x, n * gk_recip(n + GK_R(2.0)));
 }
@@ -112,7 +112,7 @@ GK_FN gk_f gk_mish_slope(gk_f x)
 {
     gk_f w, n, r;
     if (x > GK_R(20.0)) return GK_R(1.0);
-    w = gk_exp(x);
+    w = gk_exp_t(x);
     if (w == GK_R(0.0)) return GK_R(0.0);
     n = w * (w + GK_R(2.0));
     r = gk_recip(n + GK_R(2.0));
@@ -121,7 +121,7 @@ GK_FN gk_f gk_mish_slope(gk_f x)
 
 GK_FN gk_f gk_swish_slope(gk_f x, gk_f beta)
 {
-    gk_f z = beta * x, e = gk_exp(-gk_fabs(z)), r = gk_recip(GK_R(1.0) + e);
+    gk_f z = beta * x, e = gk_exp_t(-gk_fabs(z)), r = gk_recip(GK_R(1.0) + e);
     gk_f g = (z >= GK_R(0.0) ? GK_R(1.0) : e) * r, h = e * r * r;
     return h == GK_R(0.0) ? g : g + h * z;
 }

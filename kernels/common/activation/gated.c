@@ -8,34 +8,66 @@
 
 #define GK_ACT_FLIGHT (GK_W >= 8 ? 2 : 1)
 
-GK_FN void gk_gated_add(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec v, int wide, int accumulate)
+/* p[i] = v, or added to `old`, which gk_item_if has read of it. */
+GK_FN void gk_gated_put(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec v, gk_vec old, int wide, int accumulate)
 {
-    if (accumulate) {
-        gk_vec o = gk_item(p, i, wide);
-        GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] += o.v[k];
-    }
+    if (accumulate) GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] += old.v[k];
     gk_put_item(p, i, v, wide);
+}
+/* Where element i of rows of `cols` lies if they are `stride` apart. */
+GK_FN gk_i64 gk_gated_at(gk_i64 i, gk_i64 cols, gk_i64 stride)
+{
+    gk_i64 row = gk_quot(i, cols);
+    return row * stride + (i - row * cols);
+}
+
+GK_FN void gk_gated_items(GK_GLOBAL const gk_t* gate, GK_GLOBAL const gk_t* up, GK_GLOBAL gk_t* y, gk_i64 items, gk_i64 cols, gk_i64 stride, int act,
+                          const int wide)
+{
+    const int w = wide ? GK_W : 1;
+    gk_i64 step = (gk_i64)gk_nblocks(0) * GK_BLOCK * GK_ACT_FLIGHT;
+    for (gk_i64 t = (gk_i64)gk_bid(0) * GK_BLOCK * GK_ACT_FLIGHT + gk_lid(); t < items; t += step) {
+        gk_vec g[GK_ACT_FLIGHT], u[GK_ACT_FLIGHT];
+        GK_UNROLL for (int j = 0; j < GK_ACT_FLIGHT; j++) {
+            gk_i64 i = t + (gk_i64)j * GK_BLOCK, at = gk_gated_at(i * w, cols, stride);
+            g[j] = gk_item_if(gate, at, wide, i < items);
+            u[j] = gk_item_if(up, at, wide, i < items);
+        }
+        GK_UNROLL for (int j = 0; j < GK_ACT_FLIGHT; j++) {
+            gk_i64 i = t + (gk_i64)j * GK_BLOCK;
+            if (i >= items) break;
+            g[j] = gk_fused_act(act, g[j], GK_R(1.0));
+            GK_UNROLL for (int k = 0; k < GK_W; k++) g[j].v[k] *= u[j].v[k];
+            gk_put_item(y, i * w, g[j], wide);
+        }
+    }
 }
 
 // Units: FLOATS64
 GK_KERNEL(gated)(GK_IN(gk_t, gate), GK_IN(gk_t, up), GK_OUT(gk_t, y), gk_i64 n, gk_i64 cols, gk_i64 stride, int wide, int act)
 {
     GK_BIND_IN(gk_t, gate); GK_BIND_IN(gk_t, up); GK_BIND_OUT(gk_t, y);
-    int w = wide ? GK_W : 1;
-    gk_i64 items = n / w, step = (gk_i64)gk_nblocks(0) * GK_BLOCK * GK_ACT_FLIGHT;
-    for (gk_i64 t = (gk_i64)gk_bid(0) * GK_BLOCK * GK_ACT_FLIGHT + gk_lid(); t < items; t += step) {
-        gk_vec g[GK_ACT_FLIGHT], u[GK_ACT_FLIGHT];
-        GK_UNROLL for (int j = 0; j < GK_ACT_FLIGHT; j++) {
-            gk_i64 i = (t + (gk_i64)j * GK_BLOCK) * w, row = gk_quot(i, cols), at = row * stride + (i - row * cols);
-            if (i < n) { g[j] = gk_item(gate, at, wide); u[j] = gk_item(up, at, wide); }
+    if (wide) gk_gated_items(gate, up, y, n / GK_W, cols, stride, act, 1);
+    else gk_gated_items(gate, up, y, n, cols, stride, act, 0);
+}
+
+GK_FN void gk_gated_bwd_items(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* gate, GK_GLOBAL const gk_t* up, GK_GLOBAL gk_t* dgate,
+                              GK_GLOBAL gk_t* dup, gk_i64 items, gk_i64 cols, gk_i64 stride, int act, int accumulate_gate, int accumulate_up,
+                              const int wide)
+{
+    const int w = wide ? GK_W : 1;
+    for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
+        gk_i64 at = gk_gated_at(i * w, cols, stride);
+        gk_vec d = gk_item(dy, i * w, wide), g = gk_item(gate, at, wide), u = gk_item_if(up, at, wide, dgate != 0);
+        gk_vec old_gate = gk_item_if(dgate, at, wide, dgate && accumulate_gate), old_up = gk_item_if(dup, at, wide, dup && accumulate_up);
+        if (dgate) {
+            GK_UNROLL for (int k = 0; k < GK_W; k++) u.v[k] *= d.v[k];
+            gk_gated_put(dgate, at, gk_fused_act_bwd(act, u, g, GK_R(1.0), 0), old_gate, wide, accumulate_gate);
         }
-        GK_UNROLL for (int j = 0; j < GK_ACT_FLIGHT; j++) {
-            gk_i64 i = (t + (gk_i64)j * GK_BLOCK) * w;
-            if (i < n) {
-                g[j] = gk_fused_act(act, g[j], GK_R(1.0));
-                GK_UNROLL for (int k = 0; k < GK_W; k++) g[j].v[k] *= u[j].v[k];
-                gk_put_item(y, i, g[j], wide);
-            }
+        if (dup) {
+            g = gk_fused_act(act, g, GK_R(1.0));
+            GK_UNROLL for (int k = 0; k < GK_W; k++) g.v[k] *= d.v[k];
+            gk_gated_put(dup, at, g, old_up, wide, accumulate_up);
         }
     }
 }
@@ -44,21 +76,8 @@ GK_KERNEL(gated_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, gate), GK_IN(gk_t, up), GK_OUT
                      gk_i64 stride, int wide, int act, int accumulate_gate, int accumulate_up)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, gate); GK_BIND_IN(gk_t, up); GK_BIND_OUT(gk_t, dgate); GK_BIND_OUT(gk_t, dup);
-    int w = wide ? GK_W : 1;
-    for (gk_i64 i = gk_gid() * w; i < n; i += gk_gsize() * w) {
-        gk_i64 row = gk_quot(i, cols), at = row * stride + (i - row * cols);
-        gk_vec d = gk_item(dy, i, wide), g = gk_item(gate, at, wide);
-        if (dgate) {
-            gk_vec v = gk_item(up, at, wide);
-            GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] *= d.v[k];
-            gk_gated_add(dgate, at, gk_fused_act_bwd(act, v, g, GK_R(1.0), 0), wide, accumulate_gate);
-        }
-        if (dup) {
-            g = gk_fused_act(act, g, GK_R(1.0));
-            GK_UNROLL for (int k = 0; k < GK_W; k++) g.v[k] *= d.v[k];
-            gk_gated_add(dup, at, g, wide, accumulate_up);
-        }
-    }
+    if (wide) gk_gated_bwd_items(dy, gate, up, dgate, dup, n / GK_W, cols, stride, act, accumulate_gate, accumulate_up, 1);
+    else gk_gated_bwd_items(dy, gate, up, dgate, dup, n, cols, stride, act, accumulate_gate, accumulate_up, 0);
 }
 
 /* Rows of `cols`; row r has slope r % slopes. */
@@ -84,7 +103,7 @@ GK_FN gk_vec gk_prelu_item(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, GK
         t.v[k] = on ? GK_R(0.0) : d.v[k] * v.v[k];
         d.v[k] = on ? d.v[k] : s.v[k] * d.v[k];
     }
-    if (dx) gk_gated_add(dx, i, d, wide, accumulate);
+    if (dx) gk_gated_put(dx, i, d, gk_item_if(dx, i, wide, accumulate), wide, accumulate);
     return t;
 }
 

@@ -8,6 +8,7 @@
  * and run of places, channels fastest, to part [splits, C, k + 1], the last of which is dbias; causal_combine adds the runs in order. Kernels whose
  * threads have GK_W neighbours are at the end. Deterministic. Reference: F.conv1d of the padded sequence with groups=C.
  */
+#define GK_FUSED_FN GK_FN /* kernels have one use of it, which a call would make slower */
 #include "common/activation/fused.h"
 #include "common/prelude/coordinates.h"
 #include "common/prelude/tile.h"
@@ -64,36 +65,16 @@ GK_KERNEL(causal_state)(GK_IN(gk_t, x), GK_IN(gk_t, state), GK_OUT(gk_t, out), g
     }
 }
 
-#define GK_SLOPES(f) GK_UNROLL for (int u = 0; u < 4; u++) d.v[u] = f(dy.v[u], z.v[u], p, GK_R(0.0), GK_R(0.0))
-#define GK_RESULTS(f) GK_UNROLL for (int u = 0; u < 4; u++) z.v[u] = f(z.v[u], p, GK_R(0.0), GK_R(0.0))
-/* dy * act'(z), from z or, where the slope is a function of it, from the activation's result. */
-GK_FN gk_four gk_slopes(int act, gk_four z, gk_four dy, gk_f p)
-{
-    gk_four d = dy;
-    switch (act) {
-    case 1: GK_SLOPES(gk_act_relu_bwd); break;
-    case 2: GK_SLOPES(gk_act_leaky_relu_bwd); break;
-    case 3: GK_SLOPES(gk_act_gelu_bwd); break;
-    case 4: GK_SLOPES(gk_act_gelu_tanh_bwd); break;
-    case 5: GK_RESULTS(gk_act_sigmoid_fwd); GK_SLOPES(gk_act_sigmoid_bwd); break;
-    case 6: GK_RESULTS(gk_act_tanh_fwd); GK_SLOPES(gk_act_tanh_bwd); break;
-    case 7: GK_SLOPES(gk_act_swish_bwd); break;
-    case 8: GK_SLOPES(gk_act_hardswish_bwd); break;
-    default: break;
-    }
-    return d;
-}
-
 GK_KERNEL(causal_slope)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, bias), GK_IN(gk_t, state), GK_OUT(gk_f, dz), gk_i64 n,
                         gk_i64 len, gk_i64 channels, int k, int act, gk_f p)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, state); GK_BIND_OUT(gk_f, dz);
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_i64 row = GK_ROW_OF(i);
-        gk_four z, g;
-        z.v[0] = z.v[1] = z.v[2] = z.v[3] = gk_causal(x, w, bias, state, row, row % channels, len, k, i - row * len);
-        g.v[0] = g.v[1] = g.v[2] = g.v[3] = gk_load(dy, i);
-        dz[i] = gk_slopes(act, z, g, p).v[0];
+        gk_f at = gk_causal(x, w, bias, state, row, row % channels, len, k, i - row * len), slope = gk_load(dy, i);
+        gk_vec z, g;
+        GK_UNROLL for (int u = 0; u < GK_W; u++) { z.v[u] = at; g.v[u] = slope; }
+        dz[i] = gk_fused_act_bwd(act, g, z, p, 0).v[0];
     }
 }
 
@@ -238,7 +219,7 @@ GK_KERNEL(causal_runs)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, bias), GK_IN(
         gk_taps taps = gk_taps_of(w, (gk_i64)ch, k);
         gk_f add = bias ? gk_load(bias, (gk_i64)ch) : GK_R(0.0);
         gk_vec z = gk_causal_run(gk_reach_numbers(b, state, (gk_i64)row, k, begins), taps, k, add, !begins || state);
-        gk_storev_quick(y, i * GK_W, gk_fused_act(act, z, p));
+        gk_storev(y, i * GK_W, gk_fused_act(act, z, p));
     }
 }
 
@@ -265,7 +246,7 @@ GK_FN void gk_input_run(GK_GLOBAL gk_t* dx, gk_i64 at, gk_vec dz, const gk_f nex
         gk_vec old = gk_loadv(dx, at);
         GK_UNROLL for (int u = 0; u < GK_W; u++) sum.v[u] += old.v[u];
     }
-    gk_storev_quick(dx, at, sum);
+    gk_storev(dx, at, sum);
 }
 
 /* part[j] = the block's sum for weight j, part[k] that for the bias. */

@@ -80,7 +80,7 @@ GK_KERNEL(col2im)(GK_IN(gk_t, col), GK_OUT(gk_t, x), gk_i64 n, GK_DIMS(img), GK_
                 gk_vec old = gk_loadv(x, i * GK_W);
                 GK_UNROLL for (int k = 0; k < GK_W; k++) sum.v[k] += old.v[k];
             }
-            gk_storev_quick(x, i * GK_W, sum);
+            gk_storev(x, i * GK_W, sum);
         } else {
             gk_store(x, i, accumulate ? gk_load(x, i) + sum.v[0] : sum.v[0]);
         }

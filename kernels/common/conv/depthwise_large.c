@@ -28,14 +28,14 @@ GK_FN gk_line gk_line_at(GK_GLOBAL const gk_t* x, int h, int w, int height, int 
     return r;
 }
 
-/* Sums of the strip at s, from `first` on; k: the channel's weights, `back`: in the opposite order. */
-GK_FN void gk_sums(gk_four v[GK_STRIP], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* w, gk_spot s, int height, int width, int wide, int back,
-                   gk_f first, const int side)
+/* Sums of the strip at s; k: the channel's weights, `back`: in the opposite order. */
+GK_FN void gk_sums(gk_four v[GK_STRIP], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* w, gk_spot s, int height, int width, int back,
+                   const int side, const int wide)
 {
     gk_f k[49];
     GK_UNROLL for (int t = 0; t < side * side; t++) k[t] = gk_load(w, back ? side * side - 1 - t : t);
     GK_UNROLL for (int r = 0; r < GK_STRIP; r++)
-        GK_UNROLL for (int u = 0; u < 4; u++) v[r].v[u] = first;
+        GK_UNROLL for (int u = 0; u < 4; u++) v[r].v[u] = GK_R(0.0);
     GK_UNROLL for (int a = 0; a < GK_STRIP + side - 1; a++) {
         gk_line l = gk_line_at(x, s.h + a - side / 2, s.w, height, width, wide);
         GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
@@ -46,7 +46,18 @@ GK_FN void gk_sums(gk_four v[GK_STRIP], GK_GLOBAL const gk_t* x, GK_GLOBAL const
         }
     }
 }
+GK_FN void gk_sums_by(gk_four v[GK_STRIP], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* w, gk_spot s, int height, int width, int wide, int back,
+                      const int side)
+{
+    if (wide) gk_sums(v, x, w, s, height, width, back, side, 1);
+    else gk_sums(v, x, w, s, height, width, back, side, 0);
+}
 
+/* A block alone on a multiprocessor would wait for its loads. */
+#if GK_DTYPE != GK_F64
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS 2
+#endif
 // Units: FLOATS64
 GK_KERNEL(conv_depthwise_large)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK_IN(gk_t, bias), GK_IN(gk_t, residual), GK_OUT(gk_t, y),
                                 GK_OUT(gk_t, z), gk_i64 n, GK_DIMS(size), GK_DIMS(by), int side, int wide, int back, int accumulate, int act, gk_f p)
@@ -54,16 +65,15 @@ GK_KERNEL(conv_depthwise_large)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scal
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z);
     GK_SIZES;
-    int fused = act != 0 || scale || residual || z;
+    int fused = act != 0 || scale || bias || residual || z;
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_spot s = gk_spot_of((gk_u32)i, quads, strips, by.v[0], by.v[1]);
         gk_u32 image = gk_quotient(s.map, by.v[2]);
         int ch = (int)(s.map - image * (gk_u32)channels), have = width - s.w < 4 ? width - s.w : 4;
         GK_GLOBAL const gk_t* from = x + (each == 1 ? (gk_i64)s.map : (gk_i64)image * size.v[2] + ch / each) * plane;
         gk_four v[GK_STRIP];
-        gk_f first = bias && !fused ? gk_load(bias, ch) : GK_R(0.0);
-        if (side == 5) gk_sums(v, from, w + (gk_i64)ch * 25, s, height, width, wide, back, first, 5);
-        else gk_sums(v, from, w + (gk_i64)ch * 49, s, height, width, wide, back, first, 7);
+        if (side == 5) gk_sums_by(v, from, w + (gk_i64)ch * 25, s, height, width, wide, back, 5);
+        else gk_sums_by(v, from, w + (gk_i64)ch * 49, s, height, width, wide, back, 7);
         GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
             gk_i64 at[4];
             GK_UNROLL for (int u = 0; u < 4; u++) at[u] = (gk_i64)s.map * plane + (s.h + r) * (gk_i64)width + s.w + u;
@@ -75,7 +85,7 @@ GK_KERNEL(conv_depthwise_large)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scal
 }
 
 /* Adds the products of dy and x of the strip at s for all taps. */
-GK_FN void gk_add_taps(gk_f acc[49], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, gk_spot s, int height, int width, int wide, const int side)
+GK_FN void gk_add_taps(gk_f acc[49], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, gk_spot s, int height, int width, const int side, const int wide)
 {
     gk_four d[GK_STRIP];
     GK_UNROLL for (int r = 0; r < GK_STRIP; r++) d[r] = gk_quad_numbers(gk_middle(dy, s.h + r, s.w, height, width, wide));
@@ -106,8 +116,10 @@ GK_KERNEL(conv_depthwise_large_weight)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_OUT(g
         gk_spot s = gk_spot_of((gk_u32)i, quads, strips, by.v[0], by.v[1]);
         GK_GLOBAL const gk_t* from = x + ((gk_i64)s.map * size.v[2] + ch / each) * plane;
         GK_GLOBAL const gk_t* to = dy + ((gk_i64)s.map * channels + ch) * plane;
-        if (side == 5) gk_add_taps(acc, from, to, s, height, width, wide, 5);
-        else gk_add_taps(acc, from, to, s, height, width, wide, 7);
+        if (side == 5 && wide) gk_add_taps(acc, from, to, s, height, width, 5, 1);
+        else if (side == 5) gk_add_taps(acc, from, to, s, height, width, 5, 0);
+        else if (wide) gk_add_taps(acc, from, to, s, height, width, 7, 1);
+        else gk_add_taps(acc, from, to, s, height, width, 7, 0);
     }
     GK_UNROLL for (int k = 0; k < 49; k++) {
         gk_f sum = gk_group_sum(acc[k], tmp, 32);

@@ -94,8 +94,8 @@ GK_FN void gk_conv_store(gk_four v, const gk_i64 at[4], int have, int wide, gk_i
 #elif GK_DTYPE != GK_F64
     if (wide && have >= 4) {
         GK_GLOBAL gk_u32* q = (GK_GLOBAL gk_u32*)(y + at[0]);
-        q[0] = GK_PACK_SUMS(v.v[0], v.v[1]);
-        q[1] = GK_PACK_SUMS(v.v[2], v.v[3]);
+        q[0] = GK_PACK2(v.v[0], v.v[1]);
+        q[1] = GK_PACK2(v.v[2], v.v[3]);
         return;
     }
 #endif

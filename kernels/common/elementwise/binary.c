@@ -24,13 +24,13 @@ GK_KERNEL(binary_flat)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n
         }
         GK_UNROLL for (int j = 0; j < GK_MAP_DEPTH / 2; j++) {
             GK_UNROLL for (int k = 0; k < GK_W; k++) u[j].v[k] = GK_FWD(u[j].v[k], v[j].v[k], p, q);
-            gk_storev_quick(y, (i + j * step) * GK_W, u[j]);
+            gk_storev(y, (i + j * step) * GK_W, u[j]);
         }
     }
     for (; i < items; i += step) {
         gk_vec u = gk_loadv(a, i * GK_W), v = gk_loadv(b, i * GK_W);
         GK_UNROLL for (int k = 0; k < GK_W; k++) u.v[k] = GK_FWD(u.v[k], v.v[k], p, q);
-        gk_storev_quick(y, i * GK_W, u);
+        gk_storev(y, i * GK_W, u);
     }
     for (i = items * GK_W + gk_gid(); i < n; i += step) gk_store(y, i, GK_FWD(gk_load(a, i), gk_load(b, i), p, q));
 }
@@ -66,7 +66,7 @@ GK_KERNEL(binary_nd)(GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t, y), gk_i64 n, 
             gk_load_runs(w, b, ib, wide & 4);
             GK_UNROLL for (int u = 0; u < GK_ND_RUNS; u++) {
                 GK_UNROLL for (int k = 0; k < GK_W; k++) v[u].v[k] = GK_FWD(v[u].v[k], w[u].v[k], p, q);
-                if (i + u * GK_BLOCK < n) gk_storev_quick(y, iy[u], v[u]);
+                if (i + u * GK_BLOCK < n) gk_storev(y, iy[u], v[u]);
             }
         } else {
             gk_f v[GK_ND_RUNS], w[GK_ND_RUNS];
@@ -153,8 +153,8 @@ GK_KERNEL(binary_bwd_nd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT
                 oa.v[k] = args.acc_a ? oa.v[k] + ga : ga;
                 ob.v[k] = args.acc_b ? ob.v[k] + gb : gb;
             }
-            if (da) gk_storev_quick(da, ja, oa);
-            if (db) gk_storev_quick(db, jb, ob);
+            if (da) gk_storev(da, ja, oa);
+            if (db) gk_storev(db, jb, ob);
         } else {
             gk_f ga, gb;
             GK_BWD(gk_load(dy, ig), gk_load(a, ia), gk_load(b, ib), args.p, args.q, &ga, &gb);
@@ -202,7 +202,7 @@ GK_KERNEL(binary_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, v), GK_O
                         sum.v[k] += gv;
                         o[j].v[k] = accumulate ? o[j].v[k] + gx : gx;
                     }
-                    if (dx) gk_storev_quick(dx, at[j], o[j]);
+                    if (dx) gk_storev(dx, at[j], o[j]);
                 }
             }
         }

@@ -18,11 +18,11 @@ GK_KERNEL(unary_flat)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, int wide, gk_f 
     for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_MAP_RUNS) + gk_lid(); i < items; i += gk_gsize() * GK_MAP_RUNS) {
         gk_vec a[GK_MAP_RUNS];
         GK_UNROLL for (int u = 0; u < GK_MAP_RUNS; u++)
-            if (i + u * GK_BLOCK < items) a[u] = gk_loadv(x, (i + u * GK_BLOCK) * GK_W);
+            a[u] = gk_loadv_if(x, (i + u * GK_BLOCK) * GK_W, i + u * GK_BLOCK < items, (gk_f)0);
         GK_UNROLL for (int u = 0; u < GK_MAP_RUNS; u++) {
             if (i + u * GK_BLOCK >= items) break;
             GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_FWD(a[u].v[k], p, q, s);
-            gk_storev_quick(y, (i + u * GK_BLOCK) * GK_W, a[u]);
+            gk_storev(y, (i + u * GK_BLOCK) * GK_W, a[u]);
         }
     }
     for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) gk_store(y, i, GK_FWD(gk_load(x, i), p, q, s));
@@ -77,7 +77,7 @@ GK_KERNEL(unary_bwd_flat)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_
                 gk_vec o = gk_loadv(dx, (i + u * GK_BLOCK) * GK_W);
                 GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] += o.v[k];
             }
-            gk_storev_quick(dx, (i + u * GK_BLOCK) * GK_W, g[u]);
+            gk_storev(dx, (i + u * GK_BLOCK) * GK_W, g[u]);
         }
     }
     for (gk_i64 i = items * GK_W + gk_gid(); i < n; i += gk_gsize()) {

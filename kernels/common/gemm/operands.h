@@ -81,8 +81,8 @@ GK_FN void gk_store_four(GK_GLOBAL gk_o* y, gk_i64 at, gk_i64 step, int have, in
 #elif GK_HALVES
     if (wide && have >= 4) {
         GK_GLOBAL gk_u32* w = (GK_GLOBAL gk_u32*)(y + at);
-        w[0] = GK_PACK_SUMS(x.v[0], x.v[1]);
-        w[1] = GK_PACK_SUMS(x.v[2], x.v[3]);
+        w[0] = GK_PACK2(x.v[0], x.v[1]);
+        w[1] = GK_PACK2(x.v[2], x.v[3]);
         return;
     }
 #endif

@@ -479,7 +479,7 @@ GK_FN void gk_xent_grad_vectors(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_
             a[u].v[j] = accumulate ? o[u].v[j] + d : d;
         }
     }
-    GK_UNROLL for (int u = 0; u < n; u++) gk_storev_quick(dx, base + k + u * step, a[u]);
+    GK_UNROLL for (int u = 0; u < n; u++) gk_storev(dx, base + k + u * step, a[u]);
 }
 GK_FN void gk_xent_grad_element(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* dx, gk_target t, const gk_slope* g, gk_i64 at, gk_i64 k, int sums,
                                 int accumulate)

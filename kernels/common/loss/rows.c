@@ -306,7 +306,7 @@ GK_KERNEL(row_items)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk
     if (out && (role) == 0) { \
         gk_i64 at = row * len + e; \
         if (args.acc >> k & 1) { gk_vec b = gk_loadv(out, at); GK_UNROLL for (int j = 0; j < GK_W; j++) o[k].v[j] += b.v[j]; } \
-        gk_storev_quick(out, at, o[k]); \
+        gk_storev(out, at, o[k]); \
     } else if (out && (role) == 1 && e == 0) { \
         gk_store(out, row, args.acc >> k & 1 ? gk_load(out, row) + o[k].v[0] : o[k].v[0]); \
     }

@@ -109,10 +109,7 @@ GK_KERNEL(moe_router_bwd)(GK_IN(gk_t, dweights), GK_IN(gk_t, logits), GK_IN(int,
 /* Up to four vectors of a row from column c on, `step` apart, 0 beyond column d. */
 GK_FN void gk_moe_load(gk_vec* v, GK_GLOBAL const gk_t* x, gk_i64 c, gk_i64 d, int step)
 {
-    GK_UNROLL for (int i = 0; i < GK_MOE_VECTORS; i++) {
-        GK_UNROLL for (int u = 0; u < GK_W; u++) v[i].v[u] = GK_R(0.0);
-        if (c + i * step < d) v[i] = gk_loadv(x, c + i * step);
-    }
+    GK_UNROLL for (int i = 0; i < GK_MOE_VECTORS; i++) v[i] = gk_loadv_if(x, c + i * step, c + i * step < d, GK_R(0.0));
 }
 
 /* y = v, or added to it. */

@@ -92,9 +92,8 @@ GK_FN void gk_aligned_rows(GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* r, GK_
     GK_UNROLL for (int u = 0; u < keep; u++) {
         int i = lane + u * lanes;
         if (i < live) {
-            gk_vec v = gk_aligned_value(a[u], adds ? c[u] : a[u], adds), g = gk_zeros(), b = gk_zeros();
-            if (gamma) g = gk_loadv(gamma, i * GK_W);
-            if (beta) b = gk_loadv(beta, i * GK_W);
+            gk_vec v = gk_aligned_value(a[u], adds ? c[u] : a[u], adds);
+            gk_vec g = gk_loadv_if(gamma, i * GK_W, gamma != 0, GK_R(0.0)), b = gk_loadv_if(beta, i * GK_W, beta != 0, GK_R(0.0));
             if (adds && s) gk_storev_stream(s, base + i * GK_W, v);
             gk_storev_stream(y, base + i * GK_W, gk_norm_out(v, m.mean, scale, gamma != 0, g, offset, b, act, p));
         }

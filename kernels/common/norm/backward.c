@@ -203,7 +203,8 @@ GK_KERNEL(norm_bwd_apply)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), G
         gk_vec d[GK_NORM_FLIGHT], a[GK_NORM_FLIGHT];
         GK_UNROLL for (int u = 0; u < GK_NORM_FLIGHT; u++) {
             gk_i64 i = t + (gk_i64)u * GK_BLOCK;
-            if (i < items) { d[u] = gk_item(dy, i * w, wide); a[u] = gk_item(x, i * w, wide); }
+            d[u] = gk_item_if(dy, i * w, wide, i < items);
+            a[u] = gk_item_if(x, i * w, wide, i < items);
         }
         GK_UNROLL for (int u = 0; u < GK_NORM_FLIGHT; u++) {
             gk_i64 i = (t + (gk_i64)u * GK_BLOCK) * w;
@@ -268,11 +269,10 @@ GK_KERNEL(norm_bwd_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma),
         for (gk_i64 row = i * chunk + ty; row < end; row += 2 * step) {
             gk_vec d[2], a[2], v;
             int rows = row + step < end ? 2 : 1;
-            GK_UNROLL for (int u = 0; u < 2; u++)
-                if (u < rows) {
-                    d[u] = gk_item(dy, (row + u * step) * cols + at, wide);
-                    a[u] = gk_item(x, (row + u * step) * cols + at, wide);
-                }
+            GK_UNROLL for (int u = 0; u < 2; u++) {
+                d[u] = gk_item_if(dy, (row + u * step) * cols + at, wide, u < rows);
+                a[u] = gk_item_if(x, (row + u * step) * cols + at, wide, u < rows);
+            }
             GK_UNROLL for (int u = 0; u < 2; u++)
                 if (u < rows) {
                     gk_i64 l = row + u * step;

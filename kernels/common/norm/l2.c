@@ -36,13 +36,13 @@ GK_KERNEL(l2_registers)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64
         gk_i64 row = b + gk_lid() / lanes, base = row * items, end = row < rows ? items : 0;
         gk_f s = GK_R(0.0), t = GK_R(0.0);
         gk_vec a[GK_L2_KEEP], g[GK_L2_KEEP];
+        GK_UNROLL for (int j = 0; j < GK_L2_KEEP; j++) {
+            gk_i64 i = (base + lane + j * lanes) * GK_W;
+            a[j] = gk_loadv_if(x, i, lane + j * lanes < end, GK_R(0.0));
+            g[j] = gk_loadv_if(dy, i, dy && lane + j * lanes < end, GK_R(0.0));
+        }
         GK_UNROLL for (int j = 0; j < GK_L2_KEEP; j++)
-            if (lane + j * lanes < end) {
-                gk_i64 i = (base + lane + j * lanes) * GK_W;
-                a[j] = g[j] = gk_item(x, i, 1);
-                if (dy) g[j] = gk_item(dy, i, 1);
-                GK_UNROLL for (int k = 0; k < GK_W; k++) { s += a[j].v[k] * a[j].v[k]; t += a[j].v[k] * g[j].v[k]; }
-            }
+            GK_UNROLL for (int k = 0; k < GK_W; k++) { s += a[j].v[k] * a[j].v[k]; t += a[j].v[k] * g[j].v[k]; }
         s = gk_sqrt(gk_group_sum(s, tmp, lanes));
         if (dy) t = gk_group_sum(t, tmp, lanes);
         GK_UNROLL for (int j = 0; j < GK_L2_KEEP; j++)
@@ -99,7 +99,7 @@ GK_KERNEL(l2_bwd_rows)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, dx), gk_i64
     }
 }
 
-/* Sums of x^2 and of dy * x over every `step`-th row from k to end, GK_L2_KEEP of them in flight; dy null: both of x^2. */
+/* Sums of x^2 and, unless dy is null, of dy * x over every `step`-th row from k to end, GK_L2_KEEP of them in flight. */
 GK_FN void gk_l2_column_sums(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, gk_i64 base, gk_i64 k, gk_i64 end, int step, gk_i64 inner, int wide,
                              gk_vec* s, gk_vec* t)
 {
@@ -107,11 +107,8 @@ GK_FN void gk_l2_column_sums(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, 
     for (; k < end; k += GK_L2_KEEP * step) {
         gk_vec a[GK_L2_KEEP], g[GK_L2_KEEP];
         GK_UNROLL for (int u = 0; u < GK_L2_KEEP; u++) {
-            GK_UNROLL for (int c = 0; c < GK_W; c++) a[u].v[c] = g[u].v[c] = GK_R(0.0);
-            if (k + u * step < end) {
-                a[u] = g[u] = gk_item(x, base + (k + u * step) * inner, wide);
-                if (dy) g[u] = gk_item(dy, base + (k + u * step) * inner, wide);
-            }
+            a[u] = gk_item_if(x, base + (k + u * step) * inner, wide, k + u * step < end);
+            g[u] = gk_item_if(dy, base + (k + u * step) * inner, wide, dy && k + u * step < end);
         }
         GK_UNROLL for (int u = 0; u < GK_L2_KEEP; u++)
             GK_UNROLL for (int c = 0; c < GK_W; c++) { s->v[c] += a[u].v[c] * a[u].v[c]; t->v[c] += a[u].v[c] * g[u].v[c]; }
@@ -139,8 +136,7 @@ GK_KERNEL(l2_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 o
                 t.v[c] = r <= eps ? GK_R(0.0) : t.v[c] * scale * scale;
             }
         for (gk_i64 k = ty; k < end; k += step) {
-            gk_vec a = gk_item(x, base + k * inner, wide), g = a;
-            if (dy) g = gk_item(dy, base + k * inner, wide);
+            gk_vec a = gk_item(x, base + k * inner, wide), g = gk_item_if(dy, base + k * inner, wide, dy != 0);
             GK_UNROLL for (int c = 0; c < GK_W; c++) g.v[c] = dy ? (g.v[c] - a.v[c] * t.v[c]) * s.v[c] : a.v[c] * s.v[c];
             gk_l2_add(y, base + k * inner, g, wide, accumulate);
         }

@@ -296,10 +296,8 @@ GK_KERNEL(norm_apply)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(
         gk_vec a[GK_NORM_FLIGHT], c[GK_NORM_FLIGHT];
         GK_UNROLL for (int u = 0; u < GK_NORM_FLIGHT; u++) {
             gk_i64 i = t + (gk_i64)u * GK_BLOCK;
-            if (i < items) {
-                a[u] = gk_item(x, i * w, wide);
-                if (r) c[u] = gk_item(r, i * w, wide);
-            }
+            a[u] = gk_item_if(x, i * w, wide, i < items);
+            c[u] = gk_item_if(r, i * w, wide, r && i < items);
         }
         GK_UNROLL for (int u = 0; u < GK_NORM_FLIGHT; u++) {
             gk_i64 i = (t + (gk_i64)u * GK_BLOCK) * w;

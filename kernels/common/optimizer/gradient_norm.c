@@ -5,6 +5,17 @@
  */
 #include "rules.h"
 
+#define GK_NORM_AHEAD 4 /* vectors that a thread reads before it adds the first */
+
+/* The vectors at i and behind it that a thread has of a chunk that ends at `full`. */
+GK_FN void gk_read_ahead(gk_vec v[GK_NORM_AHEAD], GK_GLOBAL const gk_t* g, gk_i64 i, gk_i64 full)
+{
+    GK_UNROLL for (int u = 0; u < GK_NORM_AHEAD; u++) {
+        gk_i64 at = i + u * GK_BLOCK * GK_W;
+        v[u] = gk_loadv_if(g, at, at < full, GK_R(0.0));
+    }
+}
+
 /* Contribution of one value to a norm of degree p: kind 0 = |x|^p, 1 = |x|, 2 = x^2 in three ranges, 3 = maximum. The ranges (Blue, 1978) keep
  * squares of large and small values from overflowing and vanishing: s[0] holds squares times 2^-128, s[1] plain, s[2] times 2^128. */
 GK_FN void gk_norm_add(gk_f* s, gk_f x, int kind, gk_f p)
@@ -16,6 +27,35 @@ GK_FN void gk_norm_add(gk_f* s, gk_f x, int kind, gk_f p)
         else s[1] += a * a;
     } else if (kind == 3) s[1] = gk_max(s[1], a);
     else s[1] += kind == 1 ? a : gk_pow(a, p);
+}
+
+/* Contributions of GK_W values, whatever they are. */
+typedef struct { gk_f s[3]; } gk_ranges;
+GK_FN_CALL gk_ranges gk_norm_add_each(gk_ranges r, gk_vec v, int kind, gk_f p)
+{
+    GK_UNROLL for (int k = 0; k < GK_W; k++) gk_norm_add(r.s, v.v[k], kind, p);
+    return r;
+}
+/* The same; *bad is set where one is not finite. Squares that need no range of their own are added at once. */
+GK_FN void gk_norm_addv(gk_f* s, int* bad, gk_vec v, int kind, gk_f p)
+{
+    gk_f most = gk_fabs(v.v[0]), least = most, sum = GK_R(0.0);
+    GK_UNROLL for (int k = 1; k < GK_W; k++) {
+        most = gk_max(most, gk_fabs(v.v[k]));
+        least = gk_min(least, gk_fabs(v.v[k]));
+    }
+    *bad |= !(most < GK_INF);
+    if (kind == 3) {
+        s[1] = gk_max(s[1], most);
+    } else if (kind == 2 && most <= GK_R(1e15) && least >= GK_R(1e-15)) {
+        GK_UNROLL for (int k = 0; k < GK_W; k++) sum += v.v[k] * v.v[k];
+        s[1] += sum;
+    } else if (kind != 2 || most != GK_R(0.0)) {
+        gk_ranges r;
+        GK_UNROLL for (int k = 0; k < 3; k++) r.s[k] = s[k];
+        r = gk_norm_add_each(r, v, kind, p);
+        GK_UNROLL for (int k = 0; k < 3; k++) s[k] = r.s[k];
+    }
 }
 
 /* Root of a sum of squares in three ranges. Large values decide alone (the others do not reach their last bit), else plain and small ones
@@ -55,9 +95,11 @@ GK_KERNEL(gradient_norm_partial)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, 
         gk_i64 begin = (c - row[0]) * GK_CHUNK, end = begin + GK_CHUNK < row[1] ? begin + GK_CHUNK : row[1], og = row[3], i = begin;
         if (og % GK_W == 0) {
             gk_i64 full = begin + (end - begin) / GK_W * GK_W;
-            for (i = begin + gk_lid() * GK_W; i < full; i += GK_BLOCK * GK_W) {
-                gk_vec v = gk_loadv(g, og + i);
-                GK_UNROLL for (int k = 0; k < GK_W; k++) { bad |= !(gk_fabs(v.v[k]) < GK_INF); gk_norm_add(s, v.v[k], kind, p); }
+            for (i = begin + gk_lid() * GK_W; i < full; i += GK_NORM_AHEAD * GK_BLOCK * GK_W) {
+                gk_vec v[GK_NORM_AHEAD];
+                gk_read_ahead(v, g + og, i, full);
+                GK_UNROLL for (int u = 0; u < GK_NORM_AHEAD; u++)
+                    if (i + u * GK_BLOCK * GK_W < full) gk_norm_addv(s, &bad, v[u], kind, p);
             }
             i = full;
         }
@@ -100,10 +142,14 @@ GK_KERNEL(grad_scale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_IN(
         gk_i64 begin = (k - row[0]) * GK_CHUNK, end = begin + GK_CHUNK < row[1] ? begin + GK_CHUNK : row[1], og = row[3], i = begin;
         if (og % GK_W == 0) {
             gk_i64 full = begin + (end - begin) / GK_W * GK_W;
-            for (i = begin + gk_lid() * GK_W; i < full; i += GK_BLOCK * GK_W) {
-                gk_vec v = gk_loadv(g, og + i);
-                GK_UNROLL for (int j = 0; j < GK_W; j++) v.v[j] = mode ? gk_min(gk_max(v.v[j], -bound), bound) : v.v[j] * c;
-                gk_storev(g, og + i, v);
+            for (i = begin + gk_lid() * GK_W; i < full; i += GK_NORM_AHEAD * GK_BLOCK * GK_W) {
+                gk_vec v[GK_NORM_AHEAD];
+                gk_read_ahead(v, g + og, i, full);
+                GK_UNROLL for (int u = 0; u < GK_NORM_AHEAD; u++) {
+                    gk_i64 at = i + u * GK_BLOCK * GK_W;
+                    GK_UNROLL for (int j = 0; j < GK_W; j++) v[u].v[j] = mode ? gk_min(gk_max(v[u].v[j], -bound), bound) : v[u].v[j] * c;
+                    if (at < full) gk_storev(g, og + at, v[u]);
+                }
             }
             i = full;
         }
@@ -148,10 +194,14 @@ GK_KERNEL(grad_unscale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_I
         gk_i64 begin = (k - row[0]) * GK_CHUNK, end = begin + GK_CHUNK < row[1] ? begin + GK_CHUNK : row[1], og = row[3], i = begin;
         if (og % GK_W == 0) {
             gk_i64 full = begin + (end - begin) / GK_W * GK_W;
-            for (i = begin + gk_lid() * GK_W; i < full; i += GK_BLOCK * GK_W) {
-                gk_vec v = gk_loadv(g, og + i);
-                GK_UNROLL for (int j = 0; j < GK_W; j++) { bad |= !(gk_fabs(v.v[j]) < GK_INF); v.v[j] /= s; }
-                if (scale) gk_storev(g, og + i, v);
+            for (i = begin + gk_lid() * GK_W; i < full; i += GK_NORM_AHEAD * GK_BLOCK * GK_W) {
+                gk_vec v[GK_NORM_AHEAD];
+                gk_read_ahead(v, g + og, i, full);
+                GK_UNROLL for (int u = 0; u < GK_NORM_AHEAD; u++) {
+                    gk_i64 at = i + u * GK_BLOCK * GK_W;
+                    GK_UNROLL for (int j = 0; j < GK_W; j++) { bad |= !(gk_fabs(v[u].v[j]) < GK_INF); v[u].v[j] /= s; }
+                    if (scale && at < full) gk_storev(g, og + at, v[u]);
+                }
             }
             i = full;
         }

@@ -202,7 +202,7 @@ GK_FN void gk_put_run(GK_GLOBAL gk_t* dx, gk_i64 at, gk_vec sum, int accumulate)
         gk_vec old = gk_loadv(dx, at);
         GK_UNROLL for (int k = 0; k < GK_W; k++) sum.v[k] += old.v[k];
     }
-    gk_storev_quick(dx, at, sum);
+    gk_storev(dx, at, sum);
 }
 
 /* Adds those of a row of windows whose maximum is in cells of a run that starts at position `first`. */

@@ -183,7 +183,7 @@ GK_FN void gk_slide_averages(gk_spot s, GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t*
             if (by == GK_R(0.0)) by = (gk_f)(gk_inside(h, rows, side) * gk_inside(s.w + o, width, side));
             sum[r].v[o] = sum[r].v[o] / by;
         }
-        gk_storev_quick(y, (s.plane * rows + h) * width + s.w, sum[r]);
+        gk_storev(y, (s.plane * rows + h) * width + s.w, sum[r]);
     }
 }
 

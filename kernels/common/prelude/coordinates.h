@@ -33,16 +33,6 @@ GK_FN gk_i64 gk_over(gk_i64 item, gk_i64 n, gk_i64 size, gk_i64 magic)
         else GK_AXES_LOOP(gk_i64, item, rank, shape, rest_ / (shape).v[d], step); \
     } while (0)
 
-/* gk_b: unsigned integer of the storage's size; GK_W of them are 16 bytes. */
-#if GK_DTYPE == GK_F32 || GK_DTYPE == GK_I32
-typedef gk_u32 gk_b;
-#elif GK_DTYPE == GK_F64 || GK_DTYPE == GK_I64
-typedef gk_u64 gk_b;
-#elif GK_DTYPE == GK_U8
-typedef gk_u8 gk_b;
-#else
-typedef gk_u16 gk_b;
-#endif
 typedef struct { gk_b v[GK_W]; } gk_bits;
 
 GK_FN gk_bits gk_split(gk_raw16 q)
@@ -79,19 +69,6 @@ GK_FN gk_raw16 gk_pack16(gk_bits r)
 }
 
 #if GK_IS_FLOAT
-/* The value that bits store. */
-GK_FN gk_f gk_value(gk_b b)
-{
-#if GK_DTYPE == GK_F32
-    return gk_as_f32(b);
-#elif GK_DTYPE == GK_F64
-    return gk_as_f64(b);
-#elif GK_DTYPE == GK_F16
-    return gk_f16_to_f32(b);
-#else
-    return gk_bf16_to_f32(b);
-#endif
-}
 /* y[i] = bits, or y[i] += their value. */
 GK_FN void gk_put(GK_GLOBAL gk_t* y, gk_i64 i, gk_b b, int accumulate)
 {

@@ -81,12 +81,17 @@ typedef struct { gk_i64 v[8]; } gk_dims;
 #define GK_DIMS(name) GK_BY_VALUE(gk_dims, name)
 
 GK_FN float gk_bf16_to_f32(gk_u16 h) { return gk_as_f32((gk_u32)h << 16); }
+/* Rounded to nearest even. Which NaN comes of one does not matter. */
+#ifdef GK_QUICK_BF16
+GK_FN gk_u16 gk_f32_to_bf16(float f) { return (gk_u16)gk_quick_bf16x2(f, 0.0f); }
+#else
 GK_FN gk_u16 gk_f32_to_bf16(float f)
 {
     gk_u32 u = gk_as_u32(f);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (gk_u16)((u >> 16) | 0x40u);
     return (gk_u16)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
+#endif
 
 #ifdef GK_LINT
 #define GK_HALF_BITS(x) ((x).bits)
@@ -109,6 +114,32 @@ GK_FN gk_t gk_encode(gk_f v) { return (gk_t)v; }
 
 #define gk_load(p, i) gk_decode((p)[i])
 #define gk_store(p, i, v) ((p)[i] = gk_encode(v))
+
+/* gk_b: unsigned integer of the storage's size; GK_W of them are 16 bytes. */
+#if GK_DTYPE == GK_F32 || GK_DTYPE == GK_I32
+typedef gk_u32 gk_b;
+#elif GK_DTYPE == GK_F64 || GK_DTYPE == GK_I64
+typedef gk_u64 gk_b;
+#elif GK_DTYPE == GK_U8
+typedef gk_u8 gk_b;
+#else
+typedef gk_u16 gk_b;
+#endif
+#if GK_IS_FLOAT
+/* The value that bits store. */
+GK_FN gk_f gk_value(gk_b b)
+{
+#if GK_DTYPE == GK_F32
+    return gk_as_f32(b);
+#elif GK_DTYPE == GK_F64
+    return gk_as_f64(b);
+#elif GK_DTYPE == GK_F16
+    return gk_f16_to_f32(b);
+#else
+    return gk_bf16_to_f32(b);
+#endif
+}
+#endif
 
 /* ---- 16-byte access -------------------------------------------------------------------------------------------------------- */
 
@@ -144,9 +175,13 @@ GK_FN gk_vec gk_decode16(gk_raw16 q)
     return r;
 }
 GK_FN gk_vec gk_loadv(GK_GLOBAL const gk_t* p, gk_i64 i) { return gk_decode16(gk_load16((GK_GLOBAL const void*)(p + i))); }
-
-#if GK_DTYPE == GK_F16
+/* Two 16-bit values in a word. */
+#if GK_DTYPE == GK_F16 && defined(GK_QUICK_F16)
+#define GK_PACK2(a, b) gk_quick_f16x2(a, b)
+#elif GK_DTYPE == GK_F16
 #define GK_PACK2(a, b) ((gk_u32)gk_f32_to_f16(a) | (gk_u32)gk_f32_to_f16(b) << 16)
+#elif defined(GK_QUICK_BF16)
+#define GK_PACK2(a, b) gk_quick_bf16x2(a, b)
 #else
 #define GK_PACK2(a, b) ((gk_u32)gk_f32_to_bf16(a) | (gk_u32)gk_f32_to_bf16(b) << 16)
 #endif
@@ -175,25 +210,23 @@ GK_FN gk_raw16 gk_encode16(gk_vec r)
     return q;
 }
 GK_FN void gk_storev(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r) { gk_store16((GK_GLOBAL void*)(p + i), gk_encode16(r)); }
-
-/* The same of computed values: which NaN is stored does not matter, and some dialects round 16-bit values in one instruction then. */
-#if GK_DTYPE == GK_BF16 && defined(GK_QUICK_BF16)
-GK_FN gk_raw16 gk_encode16_quick(gk_vec r)
+/* gk_loadv where `live`, else `fill`. Only the load is in the branch: a conversion from 16 bits there would wait for it before the next load begins. */
+GK_FN gk_vec gk_loadv_if(GK_GLOBAL const gk_t* p, gk_i64 i, int live, gk_f fill)
 {
-    return gk_make16(gk_quick_bf16x2(r.v[0], r.v[1]), gk_quick_bf16x2(r.v[2], r.v[3]), gk_quick_bf16x2(r.v[4], r.v[5]), gk_quick_bf16x2(r.v[6],
-        r.v[7]));
+    gk_vec none;
+    GK_UNROLL for (int k = 0; k < GK_W; k++) none.v[k] = fill;
+    gk_raw16 q = gk_encode16(none);
+    if (live) q = gk_load16((GK_GLOBAL const void*)(p + i));
+    return gk_decode16(q);
 }
-#else
-#define gk_encode16_quick(r) gk_encode16(r)
-#endif
-GK_FN void gk_storev_quick(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r) { gk_store16((GK_GLOBAL void*)(p + i), gk_encode16_quick(r)); }
-/* gk_loadv and gk_storev_quick of what is not read again soon: caches keep other lines, where the dialect can say so. */
+
+/* gk_loadv and gk_storev of what is not read again soon: caches keep other lines, where the dialect can say so. */
 #ifdef GK_STREAMS
 GK_FN gk_vec gk_loadv_stream(GK_GLOBAL const gk_t* p, gk_i64 i) { return gk_decode16(gk_load_stream16((GK_GLOBAL const void*)(p + i))); }
-GK_FN void gk_storev_stream(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r) { gk_stream16((GK_GLOBAL void*)(p + i), gk_encode16_quick(r)); }
+GK_FN void gk_storev_stream(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r) { gk_stream16((GK_GLOBAL void*)(p + i), gk_encode16(r)); }
 #else
 #define gk_loadv_stream(p, i) gk_loadv(p, i)
-#define gk_storev_stream(p, i, r) gk_storev_quick(p, i, r)
+#define gk_storev_stream(p, i, r) gk_storev(p, i, r)
 #endif
 
 /* ---- positions ------------------------------------------------------------------------------------------------------------- */
@@ -294,8 +327,13 @@ GK_FN gk_i64 gk_gsize(void) { return (gk_i64)gk_nblocks(0) * GK_BLOCK; }
 #define gk_isnan(x) ((x) != (x))
 #define gk_isinf(x) (gk_fabs(x) == GK_INF)
 /* Larger and smaller of two values; NaN wins, as in PyTorch. */
+#if GK_DTYPE != GK_F64 && defined(GK_QUICK_MAX)
+#define gk_max(a, b) gk_quick_max(a, b)
+#define gk_min(a, b) gk_quick_min(a, b)
+#else
 GK_FN gk_f gk_max(gk_f a, gk_f b) { return (a > b || gk_isnan(a)) ? a : b; }
 GK_FN gk_f gk_min(gk_f a, gk_f b) { return (a < b || gk_isnan(a)) ? a : b; }
+#endif
 #else
 #define gk_isnan(x) 0
 GK_FN gk_f gk_max(gk_f a, gk_f b) { return a > b ? a : b; }

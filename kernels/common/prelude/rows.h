@@ -43,14 +43,27 @@ GK_FN gk_f gk_across(gk_f v, GK_LOCAL_PTR gk_f* tmp, int tx, const int by)
 #define gk_across_sum(v, tmp, tx) gk_across(v, tmp, tx, GK_BY_SUM)
 #define gk_across_max(v, tmp, tx) gk_across(v, tmp, tx, GK_BY_MAX)
 
-/* One item (an element, or GK_W neighbours) as a vector, and back. */
-GK_FN gk_vec gk_item(GK_GLOBAL const gk_t* p, gk_i64 i, int wide)
+/* One item (an element, or GK_W neighbours; the rest 0) as it lies in memory, as a vector, and back. */
+GK_FN gk_raw16 gk_item_bits(GK_GLOBAL const gk_t* p, gk_i64 i, int wide)
 {
-    gk_vec r;
-    if (wide) return gk_loadv(p, i);
-    r.v[0] = gk_load(p, i);
-    GK_UNROLL for (int c = 1; c < GK_W; c++) r.v[c] = GK_R(0.0);
-    return r;
+    gk_raw16 q = gk_make16(0u, 0u, 0u, 0u);
+    if (wide) return gk_load16((GK_GLOBAL const void*)(p + i));
+#if GK_W == 2
+    gk_b b = ((GK_GLOBAL const gk_b*)p)[i];
+    q.x = (gk_u32)b;
+    q.y = (gk_u32)(b >> 32);
+#else
+    q.x = ((GK_GLOBAL const gk_b*)p)[i];
+#endif
+    return q;
+}
+GK_FN gk_vec gk_item(GK_GLOBAL const gk_t* p, gk_i64 i, int wide) { return gk_decode16(gk_item_bits(p, i, wide)); }
+/* Zeros unless `live`. */
+GK_FN gk_vec gk_item_if(GK_GLOBAL const gk_t* p, gk_i64 i, int wide, int live)
+{
+    gk_raw16 q = gk_make16(0u, 0u, 0u, 0u);
+    if (live) q = gk_item_bits(p, i, wide);
+    return gk_decode16(q);
 }
 GK_FN void gk_put_item(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec r, int wide)
 {

@@ -2,13 +2,6 @@
 #include "common/activation/activation_ops.h"
 #include "common/prelude/slot.h"
 
-/* Two results of 16 bits, the first in the lower half: rounded to nearest even, a NaN keeps neither sign nor payload. */
-#if GK_DTYPE == GK_BF16 && defined(GK_QUICK_BF16)
-#define GK_PACK_SUMS(x, y) gk_quick_bf16x2(x, y)
-#else
-#define GK_PACK_SUMS(x, y) GK_PACK2(x, y)
-#endif
-
 /* ---- activations, by the numbers that the host knows them under ------------------------------------------------------------- */
 
 #define GK_EACH(f) GK_UNROLL for (int u = 0; u < 4; u++) x.v[u] = f(x.v[u], p, GK_R(0.0), GK_R(0.0))

@@ -7,6 +7,8 @@
  */
 
 #include "common/prelude/bytes.h"
+#include "common/prelude/rows.h"
+#include "common/prelude/turn.h"
 
 GK_FN gk_u64 gk_start(gk_i64 offset, GK_GLOBAL const gk_i64* more) { return (gk_u64)offset + (more ? (gk_u64)more[0] : 0ul); }
 
@@ -21,31 +23,12 @@ GK_FN float gk_uniform01_open(gk_words r, int k) { return gk_unit_open(r.w[k]); 
 #endif
 
 #if GK_IS_FLOAT
-/* sin and cos of up to pi / 4: no quarters are left to split off. In f32 the polynomials of the Cephes library, within 1 ULP. */
-#if GK_DTYPE == GK_F64
-#define gk_sin_small(a) gk_sin(a)
-#define gk_cos_small(a) gk_cos(a)
-#else
-GK_FN float gk_sin_small(float a)
-{
-    float z = a * a;
-    return a + a * z * ((-1.9515295891e-4f * z + 8.3321608736e-3f) * z - 1.6666654611e-1f);
-}
-GK_FN float gk_cos_small(float a)
-{
-    float z = a * a;
-    return 1.0f - 0.5f * z + z * z * ((2.443315711809948e-5f * z - 1.388731625493765e-3f) * z + 4.166664568298827e-2f);
-}
-#endif
-
-/* sin and cos of 2 pi u: the quarter is split off first, so that the argument stays small and exact. Both are computed: a pair of numbers needs both,
- * and no branch divides the threads. */
+/* sin or cos of 2 pi u: the quarter is split off first, so that the argument stays small and exact. */
 GK_FN gk_f gk_trig2pi(gk_f u, int cosine)
 {
-    gk_f quarter = gk_rint(GK_R(4.0) * u), a = (GK_R(4.0) * u - quarter) * GK_R(1.57079632679489662);
-    int k = ((int)quarter + cosine) & 3;
-    gk_f s = gk_sin_small(a), c = gk_cos_small(a), v = (k & 1) ? c : s;
-    return (k & 2) ? -v : v;
+    gk_f quarter = gk_rint(GK_R(4.0) * u);
+    gk_sin_cos r = gk_sin_cos_of((int)quarter, (GK_R(4.0) * u - quarter) * GK_R(1.57079632679489662));
+    return cosine ? r.cos : r.sin;
 }
 
 /* [lo, hi): rounding may reach hi, which is then replaced by the number below it. */
@@ -86,7 +69,7 @@ GK_KERNEL(random_float)(GK_OUT(gk_t, y), gk_i64 n, int wide, gk_i64 seed, gk_i64
             gk_words r = gk_philox(first + (gk_u64)(i * GK_ITEM_BLOCKS + j), (gk_u64)stream, (gk_u64)seed);
             GK_UNROLL for (int k = 0; k < GK_PER_BLOCK; k++) v.v[j * GK_PER_BLOCK + k] = GK_OP(r, k, p, q);
         }
-        gk_storev_quick(y, i * GK_W, v);
+        gk_storev(y, i * GK_W, v);
     }
     for (gk_i64 b = items * GK_ITEM_BLOCKS + gk_gid(); b * GK_PER_BLOCK < n; b += gk_gsize()) {
         gk_words r = gk_philox(first + (gk_u64)b, (gk_u64)stream, (gk_u64)seed);
@@ -111,8 +94,49 @@ GK_KERNEL(random_bernoulli)(GK_IN(gk_t, p), GK_OUT(gk_u8, y), gk_i64 n, gk_i64 s
     }
 }
 
-/* The number of words w >> 8 whose number in [0, 1) is below `keep`, itself in [0, 1]: comparing integers spares a conversion per element. */
-GK_FN gk_u32 gk_kept_below(float keep) { return (gk_u32)GK_M32(ceil)(keep * 16777216.0f); }
+/* Words w of the generator whose number (w >> 8) / 2^24 is below `keep`, itself in [0, 1]: those up to `last`, if there are any. Comparing integers
+ * spares a shift and a conversion per element. */
+typedef struct { gk_u32 last; int any; } gk_kept;
+GK_FN gk_kept gk_kept_of(float keep)
+{
+    gk_u32 numbers = (gk_u32)GK_M32(ceil)(keep * 16777216.0f);
+    gk_kept r;
+    r.last = (numbers << 8) - 1u;
+    r.any = numbers > 0u;
+    return r;
+}
+#define gk_keeps(w, kept) ((w) <= (kept).last && (kept).any)
+
+/* Eight neighbours take two blocks of the generator. A block takes GK_DROP_RUNS runs of eights; all loads of a thread are on their way before the
+ * first is used. */
+#define GK_DROP_RUNS (GK_W >= 8 ? 2 : 1)
+#define GK_DROP_VECS (8 / GK_W)
+typedef struct { gk_vec v[GK_DROP_VECS]; } gk_eight;
+GK_FN gk_eight gk_eight_at(GK_GLOBAL const gk_t* p, gk_i64 i, int live)
+{
+    gk_eight r;
+    GK_UNROLL for (int j = 0; j < GK_DROP_VECS; j++) r.v[j] = gk_loadv_if(p, i + j * GK_W, live, GK_R(0.0));
+    return r;
+}
+/* keep ? x * scale : 0, plus `add` where `adds`. To y and, unless null, mask at i. */
+GK_FN void gk_drop_eight(gk_eight x, gk_eight add, int adds, GK_GLOBAL gk_t* y, GK_GLOBAL gk_u8* mask, gk_i64 i, const gk_words r[2], gk_kept kept,
+                         gk_f scale)
+{
+    GK_UNROLL for (int k = 0; k < 8; k++) {
+        gk_f d = gk_keeps(r[k / 4].w[k % 4], kept) ? x.v[k / GK_W].v[k % GK_W] * scale : GK_R(0.0);
+        x.v[k / GK_W].v[k % GK_W] = adds ? add.v[k / GK_W].v[k % GK_W] + d : d;
+    }
+    GK_UNROLL for (int j = 0; j < GK_DROP_VECS; j++) gk_storev(y, i + j * GK_W, x.v[j]);
+    if (mask) {
+        gk_u64 bytes = 0;
+        GK_UNROLL for (int k = 0; k < 8; k++) bytes |= (gk_u64)gk_keeps(r[k / 4].w[k % 4], kept) << (8 * k);
+        *(GK_GLOBAL gk_u64*)(mask + i) = bytes;
+    }
+}
+/* The first of a thread's eights, and the next: the same one again behind the last. */
+#define GK_DROP_LOOP(i, items) \
+    for (gk_i64 i = (gk_i64)gk_bid(0) * (GK_DROP_RUNS * GK_BLOCK) + gk_lid(); i < (items); i += GK_DROP_RUNS * gk_gsize())
+#define GK_DROP_AT(u, i, items) (((i) + (u) * GK_BLOCK < (items) ? (i) + (u) * GK_BLOCK : (i)) * 8)
 
 // Units: FLOATS64
 /* y = keep ? x / (1 - prob) : 0 with keep = u < 1 - prob; mask[i] = keep where mask is not null. accumulate adds to y. */
@@ -121,26 +145,20 @@ GK_KERNEL(dropout)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_u8, mask), gk_i64 
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_u8, mask); GK_BIND_IN(gk_i64, more);
     gk_u64 first = gk_start(offset, more);
-    gk_u32 below = gk_kept_below(keep);
+    gk_kept kept = gk_kept_of(keep);
     gk_i64 items = wide ? n / 8 : 0;
-    for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
-        gk_words r[2];
-        gk_u64 bytes = 0;
-        gk_vec v[8 / GK_W], o[8 / GK_W];
-        GK_UNROLL for (int j = 0; j < 8 / GK_W; j++) {
-            v[j] = gk_loadv(x, i * 8 + j * GK_W);
-            o[j] = v[j];
-            if (accumulate) o[j] = gk_loadv(y, i * 8 + j * GK_W);
+    GK_DROP_LOOP(i, items) {
+        gk_eight v[GK_DROP_RUNS], old[GK_DROP_RUNS];
+        GK_UNROLL for (int u = 0; u < GK_DROP_RUNS; u++) {
+            v[u] = gk_eight_at(x, GK_DROP_AT(u, i, items), 1);
+            old[u] = gk_eight_at(y, GK_DROP_AT(u, i, items), accumulate);
         }
-        GK_UNROLL for (int j = 0; j < 2; j++) r[j] = gk_philox(first + (gk_u64)(i * 2 + j), (gk_u64)stream, (gk_u64)seed);
-        GK_UNROLL for (int k = 0; k < 8; k++) {
-            int kept = (r[k / 4].w[k % 4] >> 8) < below;
-            gk_f d = kept ? v[k / GK_W].v[k % GK_W] * scale : GK_R(0.0);
-            o[k / GK_W].v[k % GK_W] = accumulate ? o[k / GK_W].v[k % GK_W] + d : d;
-            bytes |= (gk_u64)kept << (8 * k);
+        GK_UNROLL for (int u = 0; u < GK_DROP_RUNS; u++) {
+            gk_words r[2];
+            gk_i64 at = GK_DROP_AT(u, i, items);
+            GK_UNROLL for (int j = 0; j < 2; j++) r[j] = gk_philox(first + (gk_u64)(at / 4 + j), (gk_u64)stream, (gk_u64)seed);
+            if (u == 0 || at != i * 8) gk_drop_eight(v[u], old[u], accumulate, y, mask, at, r, kept, scale);
         }
-        if (mask) ((GK_GLOBAL gk_u64*)mask)[i] = bytes;
-        GK_UNROLL for (int j = 0; j < 8 / GK_W; j++) gk_storev(y, i * 8 + j * GK_W, o[j]);
     }
     /* The rest in whole blocks of the generator. */
     for (gk_i64 b = items * 2 + gk_gid(); b * 4 < n; b += gk_gsize()) {
@@ -148,10 +166,10 @@ GK_KERNEL(dropout)(GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(gk_u8, mask), gk_i64 
         for (int k = 0; k < 4; k++) {
             gk_i64 i = b * 4 + k;
             if (i >= n) break;
-            int kept = (r.w[k] >> 8) < below;
-            gk_f d = kept ? gk_load(x, i) * scale : GK_R(0.0);
+            int keeps = gk_keeps(r.w[k], kept);
+            gk_f d = keeps ? gk_load(x, i) * scale : GK_R(0.0);
             gk_store(y, i, accumulate ? gk_load(y, i) + d : d);
-            if (mask) mask[i] = (gk_u8)kept;
+            if (mask) mask[i] = (gk_u8)keeps;
         }
     }
 }
@@ -163,36 +181,35 @@ GK_KERNEL(bias_dropout)(GK_IN(gk_t, x), GK_IN(gk_t, bias), GK_IN(gk_t, r), GK_OU
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, r); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_u8, mask); GK_BIND_IN(gk_i64, more);
     gk_u64 first = gk_start(offset, more);
+    gk_kept kept = gk_kept_of(keep);
     gk_i64 items = wide ? n / 8 : 0;
-    for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
-        gk_words q[2];
-        gk_vec v[8 / GK_W], o[8 / GK_W];
-        gk_i64 c = i * 8 % cols;
-        GK_UNROLL for (int j = 0; j < 8 / GK_W; j++) {
-            gk_vec b = gk_loadv(bias, c + j * GK_W);
-            v[j] = gk_loadv(x, i * 8 + j * GK_W);
-            GK_UNROLL for (int k = 0; k < GK_W; k++) { v[j].v[k] += b.v[k]; o[j].v[k] = GK_R(0.0); }
-            if (r) o[j] = gk_loadv(r, i * 8 + j * GK_W);
+    GK_DROP_LOOP(i, items) {
+        gk_eight v[GK_DROP_RUNS], add[GK_DROP_RUNS], b[GK_DROP_RUNS];
+        GK_UNROLL for (int u = 0; u < GK_DROP_RUNS; u++) {
+            gk_i64 at = GK_DROP_AT(u, i, items);
+            v[u] = gk_eight_at(x, at, 1);
+            add[u] = gk_eight_at(r, at, r != 0);
+            b[u] = gk_eight_at(bias, at - gk_quot(at, cols) * cols, 1);
         }
-        GK_UNROLL for (int j = 0; j < 2; j++) q[j] = gk_philox(first + (gk_u64)(i * 2 + j), (gk_u64)stream, (gk_u64)seed);
-        GK_UNROLL for (int k = 0; k < 8; k++) {
-            int kept = gk_unit(q[k / 4].w[k % 4]) < keep;
-            if (kept) o[k / GK_W].v[k % GK_W] += v[k / GK_W].v[k % GK_W] * scale;
-            if (mask) mask[i * 8 + k] = (gk_u8)kept;
+        GK_UNROLL for (int u = 0; u < GK_DROP_RUNS; u++) {
+            gk_words q[2];
+            gk_i64 at = GK_DROP_AT(u, i, items);
+            GK_UNROLL for (int j = 0; j < 2; j++) q[j] = gk_philox(first + (gk_u64)(at / 4 + j), (gk_u64)stream, (gk_u64)seed);
+            GK_UNROLL for (int k = 0; k < 8; k++) v[u].v[k / GK_W].v[k % GK_W] += b[u].v[k / GK_W].v[k % GK_W];
+            if (u == 0 || at != i * 8) gk_drop_eight(v[u], add[u], r != 0, y, mask, at, q, kept, scale);
         }
-        GK_UNROLL for (int j = 0; j < 8 / GK_W; j++) gk_storev(y, i * 8 + j * GK_W, o[j]);
     }
     for (gk_i64 b = items * 2 + gk_gid(); b * 4 < n; b += gk_gsize()) {
         gk_words q = gk_philox(first + (gk_u64)b, (gk_u64)stream, (gk_u64)seed);
         for (int k = 0; k < 4; k++) {
             gk_i64 i = b * 4 + k;
             if (i >= n) break;
-            int kept = gk_unit(q.w[k]) < keep;
+            int keeps = gk_keeps(q.w[k], kept);
             gk_f d = GK_R(0.0);
             if (r) d = gk_load(r, i);
-            if (kept) d += (gk_load(x, i) + gk_load(bias, i % cols)) * scale;
+            if (keeps) d += (gk_load(x, i) + gk_load(bias, i - gk_quot(i, cols) * cols)) * scale;
             gk_store(y, i, d);
-            if (mask) mask[i] = (gk_u8)kept;
+            if (mask) mask[i] = (gk_u8)keeps;
         }
     }
 }

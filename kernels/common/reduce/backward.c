@@ -66,11 +66,8 @@ GK_KERNEL(reduce_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_
         GK_ND(i, n, rank, args.shape,
             { o += r * args.sdx.v[d]; ig += r * args.sdy.v[d]; ix += r * args.sx.v[d]; iy += r * args.sy.v[d]; is += r * args.ss.v[d]; });
         if (wide) {
-            gk_vec out, g, a, b;
-            if (wide & 2) g = gk_loadv(dy, ig);
-            if (x) a = gk_loadv(x, ix);
-            if (y && (wide & 4)) b = gk_loadv(y, iy);
-            if (accumulate) out = gk_loadv(dx, o);
+            gk_vec g = gk_loadv_if(dy, ig, wide & 2, GK_R(0.0)), a = gk_loadv_if(x, ix, x != 0, GK_R(0.0));
+            gk_vec b = gk_loadv_if(y, iy, y && (wide & 4), GK_R(0.0)), out = gk_loadv_if(dx, o, accumulate, GK_R(0.0));
             gk_f g1 = wide & 2 ? GK_R(0.0) : gk_load(dy, ig), b1 = y && !(wide & 4) ? gk_load(y, iy) : GK_R(0.0);
             GK_UNROLL for (int k = 0; k < GK_W; k++) {
                 gk_i64 at = is + k * args.step_s;
@@ -145,14 +142,12 @@ GK_KERNEL(dot_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, a), GK_IN(gk_t, b), GK_OUT(gk_t,
         gk_f g = gk_load(dy, ig);
         if (wide) {
             if (da) {
-                gk_vec v = gk_loadv(b, ib), o = v;
-                if (acc_a) o = gk_loadv(da, oa);
+                gk_vec v = gk_loadv(b, ib), o = gk_loadv_if(da, oa, acc_a, GK_R(0.0));
                 GK_UNROLL for (int k = 0; k < GK_W; k++) o.v[k] = acc_a ? o.v[k] + g * v.v[k] : g * v.v[k];
                 gk_storev(da, oa, o);
             }
             if (db) {
-                gk_vec v = gk_loadv(a, ia), o = v;
-                if (acc_b) o = gk_loadv(db, ob);
+                gk_vec v = gk_loadv(a, ia), o = gk_loadv_if(db, ob, acc_b, GK_R(0.0));
                 GK_UNROLL for (int k = 0; k < GK_W; k++) o.v[k] = acc_b ? o.v[k] + g * v.v[k] : g * v.v[k];
                 gk_storev(db, ob, o);
             }

@@ -65,8 +65,8 @@ GK_KERNEL(linear_twice)(GK_IN(gk_t, x), GK_OUT(gk_t, y), gk_i64 n, GK_DIMS(size)
             }
             gk_i64 to = (s.plane * height + s.h + a) * 4 * width + 2 * s.w;
             if (s.h + a < height) {
-                gk_storev_quick(y, to, upper);
-                gk_storev_quick(y, to + 2 * width, lower);
+                gk_storev(y, to, upper);
+                gk_storev(y, to + 2 * width, lower);
             }
         }
     }

@@ -94,23 +94,6 @@ GK_FN void gk_segment_end(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* state, gk_i64 s, gk
 #define GK_SCAN_RUN 32
 #define GK_SEGMENT_AHEAD 4 /* of them, reads that are in flight at a time */
 
-/* An item as it lies in memory: gk_decode16 makes the numbers of gk_item of it. */
-GK_FN gk_raw16 gk_item_bits(GK_GLOBAL const gk_t* x, gk_i64 i, int wide)
-{
-    gk_raw16 q = gk_make16(0u, 0u, 0u, 0u);
-    if (wide) return gk_load16((GK_GLOBAL const void*)(x + i));
-#if GK_DTYPE == GK_F64
-    gk_u64 b = *(GK_GLOBAL const gk_u64*)(x + i);
-    q.x = (gk_u32)b;
-    q.y = (gk_u32)(b >> 32);
-#elif GK_DTYPE == GK_F32
-    q.x = *(GK_GLOBAL const gk_u32*)(x + i);
-#else
-    q.x = *(GK_GLOBAL const gk_u16*)(x + i);
-#endif
-    return q;
-}
-
 /* Items of columns at rows r, r + step, .. below `to`, GK_SEGMENT_AHEAD of them; `fill` beyond. They become numbers when all loads are on their way: a
  * conversion beside a load, in its branch, waits for it. */
 GK_FN void gk_rows_ahead(gk_vec v[GK_SEGMENT_AHEAD], GK_GLOBAL const gk_t* x, gk_i64 r, gk_i64 to, int step, gk_i64 cols, gk_i64 col, int wide,

@@ -8,19 +8,17 @@
 
 #define GK_KEEP 8 /* most pieces of a row per thread */
 
-/* The pieces of a row that a lane holds; `fill` where the row has ended. One branch for all pieces, so that their loads are in flight together.
- * `once`: caches need not keep them. */
-GK_FN void gk_hold(gk_vec* a, GK_GLOBAL const gk_t* p, gk_i64 base, int lane, int lanes, int cols, int wide, gk_f fill, const int once,
-                   const int keep)
+/* The pieces of a row that a lane holds; `fill` where the row has ended. One branch for all pieces, so that their loads are in flight together. */
+GK_FN void gk_hold(gk_vec* a, GK_GLOBAL const gk_t* p, gk_i64 base, int lane, int lanes, int cols, int wide, gk_f fill, const int keep)
 {
-    GK_UNROLL for (int u = 0; u < keep; u++)
-        GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = fill;
     if (wide) {
         GK_UNROLL for (int u = 0; u < keep; u++) {
             int i = (lane + u * lanes) * GK_W;
-            if (i < cols) a[u] = once ? gk_loadv_stream(p, base + i) : gk_loadv(p, base + i);
+            a[u] = gk_loadv_if(p, base + i, i < cols, fill);
         }
     } else {
+        GK_UNROLL for (int u = 0; u < keep; u++)
+            GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = fill;
         GK_UNROLL for (int u = 0; u < keep; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) {
                 int i = lane + (u * GK_W + k) * lanes;
@@ -34,7 +32,7 @@ GK_FN void gk_put_held(GK_GLOBAL gk_t* p, gk_i64 base, int lane, int lanes, int 
         GK_UNROLL for (int u = 0; u < keep; u++) {
             int i = (lane + u * lanes) * GK_W;
             if (i < cols && once) gk_storev_stream(p, base + i, a[u]);
-            if (i < cols && !once) gk_storev_quick(p, base + i, a[u]);
+            if (i < cols && !once) gk_storev(p, base + i, a[u]);
         }
     } else {
         GK_UNROLL for (int u = 0; u < keep; u++)
@@ -91,7 +89,7 @@ GK_FN void gk_softmax_short(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL
         int n_cols = row < rows ? cols : 0;
         gk_vec a[GK_KEEP];
         gk_norm n;
-        gk_hold(a, x, base, lane, lanes, n_cols, wide, -GK_INF, 0, keep);
+        gk_hold(a, x, base, lane, lanes, n_cols, wide, -GK_INF, keep);
         gk_f own = gk_held_norm(a, &n, tmp, group, keep);
         if (lanes > GK_SOFTMAX_GROUP) n = gk_norm_combine_groups(n, tmp, runs, lanes);
         gk_f r = gk_norm_scale(n);
@@ -111,15 +109,15 @@ GK_FN void gk_softmax_bwd_short(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* 
         int n_cols = row < rows ? cols : 0;
         gk_vec g[GK_KEEP], a[GK_KEEP];
         gk_f t = GK_R(0.0);
-        gk_hold(g, dy, base, lane, lanes, n_cols, wide, GK_R(0.0), 0, keep);
-        gk_hold(a, y, base, lane, lanes, n_cols, wide, GK_R(0.0), 0, keep);
+        gk_hold(g, dy, base, lane, lanes, n_cols, wide, GK_R(0.0), keep);
+        gk_hold(a, y, base, lane, lanes, n_cols, wide, GK_R(0.0), keep);
         GK_UNROLL for (int u = 0; u < keep; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) t += GK_TERM(g[u].v[k], a[u].v[k]);
         t = gk_group_sum(t, tmp, lanes);
         GK_UNROLL for (int u = 0; u < keep; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = GK_SOFTMAX_GRAD(g[u].v[k], a[u].v[k], t);
         if (accumulate) {
-            gk_hold(a, dx, base, lane, lanes, n_cols, wide, GK_R(0.0), 0, keep);
+            gk_hold(a, dx, base, lane, lanes, n_cols, wide, GK_R(0.0), keep);
             GK_UNROLL for (int u = 0; u < keep; u++)
                 GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] += a[u].v[k];
         }
@@ -213,7 +211,7 @@ GK_FN void gk_softmax_held(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_
     GK_CLUSTER_ARRIVE();
     GK_UNROLL for (int c = 0; c < parts; c++) {
         gk_norm part;
-        gk_hold(a, x, base + c * step, lane, lanes, cols - c * step, wide, -GK_INF, 1, keep);
+        gk_hold(a, x, base + c * step, lane, lanes, cols - c * step, wide, -GK_INF, keep);
         own[c] = gk_held_norm(a, &part, tmp, GK_SOFTMAX_GROUP, keep);
         gk_f m = gk_fmax(n.m, part.m);
         n.s = gk_norm_at(n, m) + gk_norm_at(part, m);
@@ -255,9 +253,9 @@ GK_FN void gk_softmax_bwd_held(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y
     gk_vec g[GK_HELD], a[GK_IN_FLIGHT], o[GK_IN_FLIGHT];
     gk_f t = GK_R(0.0);
     GK_CLUSTER_ARRIVE();
-    gk_hold(g, dy, base, lane, lanes, cols, wide, GK_R(0.0), 0, keep);
+    gk_hold(g, dy, base, lane, lanes, cols, wide, GK_R(0.0), keep);
     GK_UNROLL for (int c = 0; c < keep / GK_IN_FLIGHT; c++) {
-        gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), 0, GK_IN_FLIGHT);
+        gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), GK_IN_FLIGHT);
         GK_UNROLL for (int u = 0; u < GK_IN_FLIGHT; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) t += GK_TERM(g[c * GK_IN_FLIGHT + u].v[k], a[u].v[k]);
     }
@@ -268,8 +266,8 @@ GK_FN void gk_softmax_bwd_held(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y
     t = GK_R(0.0);
     GK_UNROLL for (int k = 0; k < GK_CLUSTER; k++) t += met[k];
     GK_UNROLL for (int c = 0; c < keep / GK_IN_FLIGHT; c++) {
-        gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), 0, GK_IN_FLIGHT);
-        if (accumulate) gk_hold(o, dx, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), 0, GK_IN_FLIGHT);
+        gk_hold(a, y, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), GK_IN_FLIGHT);
+        if (accumulate) gk_hold(o, dx, base + c * step, lane, lanes, cols - c * step, wide, GK_R(0.0), GK_IN_FLIGHT);
         GK_UNROLL for (int u = 0; u < GK_IN_FLIGHT; u++)
             GK_UNROLL for (int k = 0; k < GK_W; k++) {
                 gk_f d = GK_SOFTMAX_GRAD(g[c * GK_IN_FLIGHT + u].v[k], a[u].v[k], t);

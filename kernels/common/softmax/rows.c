@@ -37,13 +37,13 @@ GK_FN void gk_run_out(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, gk_run run, in
         GK_UNROLL for (int u = 0; u < GK_SOFTMAX_DEPTH; u++) a[u] = gk_loadv(x, run.items_from + (i + u * lanes) * GK_W);
         GK_UNROLL for (int u = 0; u < GK_SOFTMAX_DEPTH; u++) {
             GK_UNROLL for (int k = 0; k < GK_W; k++) a[u].v[k] = GK_OUT_OF(a[u].v[k], m, r);
-            gk_storev_quick(y, run.items_from + (i + u * lanes) * GK_W, a[u]);
+            gk_storev(y, run.items_from + (i + u * lanes) * GK_W, a[u]);
         }
     }
     for (; i < run.items; i += lanes) {
         gk_vec a = gk_loadv(x, run.items_from + i * GK_W);
         GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = GK_OUT_OF(a.v[k], m, r);
-        gk_storev_quick(y, run.items_from + i * GK_W, a);
+        gk_storev(y, run.items_from + i * GK_W, a);
     }
     for (i = run.from + lane; i < run.items_from; i += lanes) gk_store(y, i, GK_OUT_OF(gk_load(x, i), m, r));
     for (i = run.tail_from + lane; i < run.to; i += lanes) gk_store(y, i, GK_OUT_OF(gk_load(x, i), m, r));
@@ -90,18 +90,17 @@ GK_FN void gk_run_grad(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* y, GK_GLO
         }
         GK_UNROLL for (int u = 0; u < GK_SOFTMAX_DEPTH / 2; u++) {
             GK_UNROLL for (int k = 0; k < GK_W; k++) g[u].v[k] = GK_SOFTMAX_GRAD(g[u].v[k], a[u].v[k], t);
-            gk_storev_quick(dx, run.items_from + (i + u * lanes) * GK_W, g[u]);
+            gk_storev(dx, run.items_from + (i + u * lanes) * GK_W, g[u]);
         }
     }
     for (; i < run.items; i += lanes) {
         gk_i64 e = run.items_from + i * GK_W;
-        gk_vec g = gk_loadv(dy, e), a = gk_loadv(y, e), o = a;
-        if (accumulate) o = gk_loadv(dx, e);
+        gk_vec g = gk_loadv(dy, e), a = gk_loadv(y, e), o = gk_loadv_if(dx, e, accumulate, GK_R(0.0));
         GK_UNROLL for (int k = 0; k < GK_W; k++) {
             gk_f d = GK_SOFTMAX_GRAD(g.v[k], a.v[k], t);
             o.v[k] = accumulate ? o.v[k] + d : d;
         }
-        gk_storev_quick(dx, e, o);
+        gk_storev(dx, e, o);
     }
     for (i = run.from + lane; i < run.items_from; i += lanes) gk_grad_one(dy, y, dx, i, t, accumulate);
     for (i = run.tail_from + lane; i < run.to; i += lanes) gk_grad_one(dy, y, dx, i, t, accumulate);

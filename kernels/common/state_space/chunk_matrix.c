@@ -278,7 +278,7 @@ GK_FN void gk_mc_write(GK_GLOBAL gk_t* y, const gk_mc_local* m, const gk_mc_plac
         GK_UNROLL for (int u = 0; u < GK_W; u += 4) gk_mc_get4(m->v + (row + 32 / GK_MC_ITEMS * i) * GK_MC_PITCH + n + u, v.v + u);
         if (row + 32 / GK_MC_ITEMS * i < left) {
             if (p->wide & 2) {
-                if (has > 0) gk_storev_quick(y, at, v);
+                if (has > 0) gk_storev(y, at, v);
             } else {
                 GK_UNROLL for (int u = 0; u < GK_W; u++) {
                     if (u < has) gk_store(y, at + u, v.v[u]);

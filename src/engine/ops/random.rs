@@ -244,8 +244,7 @@ impl RandomOps for Engine {
             keep: (1.0 - p) as f32,
             scale: keep_scale(p),
         };
-        let grid = Grid::Stride(n.div_ceil(if wide { 8 } else { 4 }));
-        self.launch(&BIAS_DROPOUT, dt, "", grid, &args)
+        self.launch(&BIAS_DROPOUT, dt, "", drop_grid(n, dt, wide), &args)
     }
 
     fn bias_dropout_bwd(
@@ -284,6 +283,11 @@ impl RandomOps for Engine {
     }
 }
 
+/// Threads of dropout over `n` elements: each takes eight, of 16 bits twice, or without `wide` a block of the generator.
+fn drop_grid(n: usize, dtype: DType, wide: bool) -> Grid {
+    Grid::Stride(n.div_ceil(if !wide { 4 } else if dtype.size() == 2 { 16 } else { 8 }))
+}
+
 /// 1 / (1 - p), and 0 for p = 1, where nothing is kept.
 pub(in crate::engine::ops) fn keep_scale(p: f64) -> f64 {
     if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 }
@@ -319,6 +323,6 @@ impl Engine {
             scale: keep_scale(p),
             accumulate: i32::from(y.accumulate),
         };
-        self.launch(&DROPOUT, dt, "", Grid::Stride(n.div_ceil(if wide { 8 } else { 4 })), &args)
+        self.launch(&DROPOUT, dt, "", drop_grid(n, dt, wide), &args)
     }
 }

@@ -222,6 +222,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/prelude/special.h",
     "common/prelude/strided.h",
     "common/prelude/tile.h",
+    "common/prelude/turn.h",
     "common/prelude/warp_groups.h",
     "common/prelude/window.h",
     "common/quantized/codes.h",

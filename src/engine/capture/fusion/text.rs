@@ -285,7 +285,7 @@ impl Text {
             out.push_str("        }\n");
         }
         for (k, _) in self.used_by(part).filter(|(_, p)| p.stored && way(p) == Way::Vector) {
-            let _ = writeln!(out, "        gk_storev_quick(m{k}, i * GK_W, t{k});");
+            let _ = writeln!(out, "        gk_storev(m{k}, i * GK_W, t{k});");
         }
     }
 
