@@ -285,7 +285,12 @@ impl RandomOps for Engine {
 
 /// Threads of dropout over `n` elements: each takes eight, of 16 bits twice, or without `wide` a block of the generator.
 fn drop_grid(n: usize, dtype: DType, wide: bool) -> Grid {
-    Grid::Stride(n.div_ceil(if !wide { 4 } else if dtype.size() == 2 { 16 } else { 8 }))
+    let each = match (wide, dtype.size()) {
+        (false, _) => 4,
+        (true, 2) => 16,
+        (true, _) => 8,
+    };
+    Grid::Stride(n.div_ceil(each))
 }
 
 /// 1 / (1 - p), and 0 for p = 1, where nothing is kept.
