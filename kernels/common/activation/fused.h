@@ -44,4 +44,29 @@ GK_FUSED_FN gk_vec gk_fused_act_bwd(int act, gk_vec dy, gk_vec v, gk_f p, int ou
     return dy;
 }
 
+/* Both: the activation at v, and its gradient there for dy. What they have in common is computed once. */
+typedef struct { gk_vec y, dv; } gk_act_both;
+#define GK_BOTH_OF(f, saved) GK_UNROLL for (int k = 0; k < GK_W; k++) { \
+        r.y.v[k] = f##_fwd(v.v[k], p, GK_R(0.0), GK_R(0.0)); \
+        r.dv.v[k] = f##_bwd(dy.v[k], saved.v[k], p, GK_R(0.0), GK_R(0.0)); \
+    }
+GK_FUSED_FN gk_act_both gk_fused_act_both(int act, gk_vec dy, gk_vec v, gk_f p)
+{
+    gk_act_both r;
+    r.y = v;
+    r.dv = dy;
+    switch (act) {
+    case 1: GK_BOTH_OF(gk_act_relu, v); break;
+    case 2: GK_BOTH_OF(gk_act_leaky_relu, v); break;
+    case 3: GK_BOTH_OF(gk_act_gelu, v); break;
+    case 4: GK_BOTH_OF(gk_act_gelu_tanh, v); break;
+    case 5: GK_BOTH_OF(gk_act_sigmoid, r.y); break;
+    case 6: GK_BOTH_OF(gk_act_tanh, r.y); break;
+    case 7: GK_BOTH_OF(gk_act_swish, v); break;
+    case 8: GK_BOTH_OF(gk_act_hardswish, v); break;
+    default: break;
+    }
+    return r;
+}
+
 #endif

@@ -8,10 +8,12 @@
 
 #define GK_ACT_FLIGHT (GK_W >= 8 ? 2 : 1)
 
-/* p[i] = v, or added to `old`, which gk_item_if has read of it. */
-GK_FN void gk_gated_put(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec v, gk_vec old, int wide, int accumulate)
+GK_FN void gk_gated_put(GK_GLOBAL gk_t* p, gk_i64 i, gk_vec v, int wide, int accumulate)
 {
-    if (accumulate) GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] += old.v[k];
+    if (accumulate) {
+        gk_vec old = gk_item(p, i, wide);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] += old.v[k];
+    }
     gk_put_item(p, i, v, wide);
 }
 /* Where element i of rows of `cols` lies if they are `stride` apart. */
@@ -58,17 +60,12 @@ GK_FN void gk_gated_bwd_items(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* ga
     const int w = wide ? GK_W : 1;
     for (gk_i64 i = gk_gid(); i < items; i += gk_gsize()) {
         gk_i64 at = gk_gated_at(i * w, cols, stride);
-        gk_vec d = gk_item(dy, i * w, wide), g = gk_item(gate, at, wide), u = gk_item_if(up, at, wide, dgate != 0);
-        gk_vec old_gate = gk_item_if(dgate, at, wide, dgate && accumulate_gate), old_up = gk_item_if(dup, at, wide, dup && accumulate_up);
-        if (dgate) {
-            GK_UNROLL for (int k = 0; k < GK_W; k++) u.v[k] *= d.v[k];
-            gk_gated_put(dgate, at, gk_fused_act_bwd(act, u, g, GK_R(1.0), 0), old_gate, wide, accumulate_gate);
-        }
-        if (dup) {
-            g = gk_fused_act(act, g, GK_R(1.0));
-            GK_UNROLL for (int k = 0; k < GK_W; k++) g.v[k] *= d.v[k];
-            gk_gated_put(dup, at, g, old_up, wide, accumulate_up);
-        }
+        gk_vec d = gk_item(dy, i * w, wide), g = gk_item(gate, at, wide), u = gk_item(up, at, wide);
+        GK_UNROLL for (int k = 0; k < GK_W; k++) u.v[k] *= d.v[k];
+        gk_act_both r = gk_fused_act_both(act, u, g, GK_R(1.0));
+        GK_UNROLL for (int k = 0; k < GK_W; k++) r.y.v[k] *= d.v[k];
+        if (dgate) gk_gated_put(dgate, at, r.dv, wide, accumulate_gate);
+        if (dup) gk_gated_put(dup, at, r.y, wide, accumulate_up);
     }
 }
 
@@ -103,7 +100,7 @@ GK_FN gk_vec gk_prelu_item(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, GK
         t.v[k] = on ? GK_R(0.0) : d.v[k] * v.v[k];
         d.v[k] = on ? d.v[k] : s.v[k] * d.v[k];
     }
-    if (dx) gk_gated_put(dx, i, d, gk_item_if(dx, i, wide, accumulate), wide, accumulate);
+    if (dx) gk_gated_put(dx, i, d, wide, accumulate);
     return t;
 }
 

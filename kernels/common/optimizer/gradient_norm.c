@@ -182,11 +182,28 @@ GK_KERNEL(unit_clip)(GK_IN(gk_t, w), GK_OUT(gk_t, g), int master, gk_i64 units, 
     }
 }
 
+/* v / s. By a power of two, which loss scales are, it is the product with the inverse, which is exact. */
+typedef struct { gk_f s, inverse; int exact; } gk_divisor;
+GK_FN gk_divisor gk_divisor_of(gk_f s)
+{
+    gk_divisor d;
+    d.s = s;
+    d.inverse = GK_R(1.0) / s;
+#if GK_DTYPE == GK_F64
+    d.exact = (gk_as_u64(s) & 0xffffffffffffful) == 0ul;
+#else
+    d.exact = (gk_as_u32(s) & 0x7fffffu) == 0u;
+#endif
+    d.exact &= s > GK_R(1e-30) && s < GK_R(1e30);
+    return d;
+}
+GK_FN gk_f gk_divided(gk_f v, gk_divisor d) { return d.exact ? v * d.inverse : v / d.s; }
+
 /* found = 1 if a gradient is not finite. Where scale is given, g /= scale. */
 GK_KERNEL(grad_unscale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_IN(float, scale), GK_OUT(float, found))
 {
     GK_BIND_IN(gk_i64, table); GK_BIND_OUT(gk_t, g); GK_BIND_IN(float, scale); GK_BIND_OUT(float, found);
-    gk_f s = scale ? (gk_f)scale[0] : GK_R(1.0);
+    gk_divisor s = gk_divisor_of(scale ? (gk_f)scale[0] : GK_R(1.0));
     int bad = 0;
     gk_i64 chunks = table[tensors * GK_OPTIM_FIELDS];
     for (gk_i64 k = gk_bid(0); k < chunks; k += gk_nblocks(0)) {
@@ -199,7 +216,7 @@ GK_KERNEL(grad_unscale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_I
                 gk_read_ahead(v, g + og, i, full);
                 GK_UNROLL for (int u = 0; u < GK_NORM_AHEAD; u++) {
                     gk_i64 at = i + u * GK_BLOCK * GK_W;
-                    GK_UNROLL for (int j = 0; j < GK_W; j++) { bad |= !(gk_fabs(v[u].v[j]) < GK_INF); v[u].v[j] /= s; }
+                    GK_UNROLL for (int j = 0; j < GK_W; j++) { bad |= !(gk_fabs(v[u].v[j]) < GK_INF); v[u].v[j] = gk_divided(v[u].v[j], s); }
                     if (scale && at < full) gk_storev(g, og + at, v[u]);
                 }
             }
@@ -208,7 +225,7 @@ GK_KERNEL(grad_unscale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_I
         for (i += gk_lid(); i < end; i += GK_BLOCK) {
             gk_f v = gk_load(g, og + i);
             bad |= !(gk_fabs(v) < GK_INF);
-            if (scale) gk_store(g, og + i, v / s);
+            if (scale) gk_store(g, og + i, gk_divided(v, s));
         }
     }
     /* Everybody who writes writes the same. */
