@@ -132,8 +132,10 @@ GK_KERNEL(norm_rows_aligned_add)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gam
 
 #undef GK_NORM_BIND
 
-/* Takes in the moments of a lane's items of a run, `keep` at a time or less. */
-GK_FN void gk_piece_moments(gk_moments* m, const gk_raw16* a, int items, int lane, int lanes, const int keep)
+/* Items whose moments are found together: their numbers are in registers at a time. */
+#define GK_NORM_MOMENTS (GK_W >= 8 ? 2 : 4)
+/* Takes in the moments of a lane's first `keep` items of a run, which has `items` of all lanes. */
+GK_FN void gk_few_moments(gk_moments* m, const gk_raw16* a, int items, int lane, int lanes, const int keep)
 {
     gk_f s = GK_R(0.0), q = GK_R(0.0);
     int n = 0;
@@ -151,6 +153,11 @@ GK_FN void gk_piece_moments(gk_moments* m, const gk_raw16* a, int items, int lan
             }
         gk_moments_combine(m, (gk_f)n, s, q);
     }
+}
+GK_FN void gk_piece_moments(gk_moments* m, const gk_raw16* a, int items, int lane, int lanes, const int keep)
+{
+    GK_UNROLL for (int u = 0; u < keep; u += GK_NORM_MOMENTS)
+        gk_few_moments(m, a + u, items - u * lanes, lane, lanes, keep - u < GK_NORM_MOMENTS ? keep - u : GK_NORM_MOMENTS);
 }
 
 /* part[2b], part[2b + 1] = mean and m2 of run b = row * splits + k. */
@@ -220,13 +227,37 @@ GK_KERNEL(norm_apply_aligned_add)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, ga
 }
 #undef GK_NORM_BIND
 
-#if GK_NORM_LOW_REGISTER
+/* Other sets are read while one is written. */
+#if GK_DTYPE != GK_F64
 #undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS 2
+#define GK_MIN_BLOCKS 3
 #endif
-/* A set of `share` planes of `items` per block, its statistics and its map: the second pass runs backwards, from registers, then over what is still
- * in a cache, to what is in local memory. Planes lie over 1 << bits lanes each; the parameters are those of channel (set * share + plane) % channels.
- * */
+/* Items of the second pass over a set that are read together. */
+#define GK_NORM_OUT 4
+/* The map of n items of a plane from element `base` on: a thread's first GK_KEPT items are in local memory if `near`, the rest in a cache. */
+GK_FN void gk_set_out(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_PTR const gk_raw16* kept, int near, gk_i64 base, int n, int lane, int lanes,
+                      gk_f mean, gk_f q, gk_f shift, int act, gk_f p)
+{
+    GK_ROLLED for (int first = 0; first < GK_SET && first * lanes < n; first += GK_NORM_OUT) {
+        gk_raw16 a[GK_NORM_OUT];
+        GK_UNROLL for (int j = 0; j < GK_NORM_OUT; j++) {
+            int u = first + j, i = lane + u * lanes;
+            a[j] = gk_make16(0u, 0u, 0u, 0u);
+            if (near && u < GK_KEPT) a[j] = kept[u * GK_BLOCK + gk_lid()];
+            else if (u < GK_SET && i < n) a[j] = gk_load16((GK_GLOBAL const void*)(x + base + i * GK_W));
+        }
+        GK_UNROLL for (int j = 0; j < GK_NORM_OUT; j++) {
+            int u = first + j, i = lane + u * lanes;
+            gk_vec v = gk_decode16(a[j]);
+            if (u >= GK_SET || i >= n) break;
+            GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = (v.v[k] - mean) * q + shift;
+            gk_storev_stream(y, base + i * GK_W, GK_ACT(act, v, p));
+        }
+    }
+}
+
+/* A set of `share` planes of `items` per block, its statistics and its map: the second pass runs backwards, over what is still in a cache, to what is in
+ * local memory. Planes lie over 1 << bits lanes each; the parameters are those of channel (set * share + plane) % channels. */
 GK_KERNEL(norm_sets_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int sets,
                              int share, int channels, int items, int bits, gk_f eps, int act, gk_f p)
 {
@@ -239,7 +270,7 @@ GK_KERNEL(norm_sets_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, bet
         gk_moments m = gk_moments_none();
         gk_f scale;
         gk_raw16 a[GK_SET];
-        int met = 0, held = 1;
+        int met = 0;
         GK_ROLLED for (int plane = sub; plane < share; plane += per) {
             gk_i64 base = ((gk_i64)set * share + plane) * items * GK_W;
             GK_ROLLED for (int from = 0; from < items; from += chunk) {
@@ -264,16 +295,7 @@ GK_KERNEL(norm_sets_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, bet
                 if (beta) shift = gk_load(beta, channel);
                 GK_ROLLED for (int from = (pieces - 1) * chunk; from >= 0; from -= chunk) {
                     int n = items - from < chunk ? items - from : chunk;
-                    met--;
-                    if (!held && met > 0) gk_aligned_load(a, x, base + from * GK_W, n, lane, lanes, GK_SET);
-                    if (!held && met == 0) gk_aligned_reload(a, kept, x, base + from * GK_W, n, lane, lanes);
-                    held = 0;
-                    GK_UNROLL for (int u = 0; u < GK_SET; u++)
-                        if (lane + u * lanes < n) {
-                            gk_vec v = gk_decode16(a[u]);
-                            GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = (v.v[k] - m.mean) * q + shift;
-                            gk_storev_stream(y, base + (from + lane + u * lanes) * GK_W, GK_ACT(act, v, p));
-                        }
+                    gk_set_out(x, y, kept, --met == 0, base + from * GK_W, n, lane, lanes, m.mean, q, shift, act, p);
                 }
             }
     }
