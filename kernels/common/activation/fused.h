@@ -1,15 +1,11 @@
 /* Activations that other kernels apply to what they computed, chosen by number (as in gemm/gemm.c): 0 none, 1 relu, 2 leaky relu, 3 gelu, 4 gelu by
- * tanh, 5 sigmoid, 6 tanh, 7 swish, 8 hardswish; p is their parameter. Called and not inlined, so that one copy serves a unit,
- * unless a file that uses them once says so by GK_FUSED_FN. */
+ * tanh, 5 sigmoid, 6 tanh, 7 swish, 8 hardswish; p is their parameter. Called and not inlined: one copy serves a unit. */
 #ifndef GK_FUSED_ACT_H
 #define GK_FUSED_ACT_H
 #include "activation_ops.h"
 
-#ifndef GK_FUSED_FN
-#define GK_FUSED_FN GK_FN_CALL
-#endif
 #define GK_EACH_OF(f) GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = f(v.v[k], p, GK_R(0.0), GK_R(0.0))
-GK_FUSED_FN gk_vec gk_fused_act(int act, gk_vec v, gk_f p)
+GK_FN_CALL gk_vec gk_fused_act(int act, gk_vec v, gk_f p)
 {
     switch (act) {
     case 1: GK_EACH_OF(gk_act_relu_fwd); break;
@@ -27,7 +23,7 @@ GK_FUSED_FN gk_vec gk_fused_act(int act, gk_vec v, gk_f p)
 
 /* Gradient at v, the activation's input, or its output where `output` (for functions that know their slope from it). */
 #define GK_EACH_BACK(f) GK_UNROLL for (int k = 0; k < GK_W; k++) dy.v[k] = f(dy.v[k], v.v[k], p, GK_R(0.0), GK_R(0.0))
-GK_FUSED_FN gk_vec gk_fused_act_bwd(int act, gk_vec dy, gk_vec v, gk_f p, int output)
+GK_FN_CALL gk_vec gk_fused_act_bwd(int act, gk_vec dy, gk_vec v, gk_f p, int output)
 {
     if (!output && (act == 5 || act == 6)) v = gk_fused_act(act, v, p);
     switch (act) {
@@ -50,7 +46,7 @@ typedef struct { gk_vec y, dv; } gk_act_both;
         r.y.v[k] = f##_fwd(v.v[k], p, GK_R(0.0), GK_R(0.0)); \
         r.dv.v[k] = f##_bwd(dy.v[k], saved.v[k], p, GK_R(0.0), GK_R(0.0)); \
     }
-GK_FUSED_FN gk_act_both gk_fused_act_both(int act, gk_vec dy, gk_vec v, gk_f p)
+GK_FN_CALL gk_act_both gk_fused_act_both(int act, gk_vec dy, gk_vec v, gk_f p)
 {
     gk_act_both r;
     r.y = v;

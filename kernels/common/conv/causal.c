@@ -8,7 +8,6 @@
  * and run of places, channels fastest, to part [splits, C, k + 1], the last of which is dbias; causal_combine adds the runs in order. Kernels whose
  * threads have GK_W neighbours are at the end. Deterministic. Reference: F.conv1d of the padded sequence with groups=C.
  */
-#define GK_FUSED_FN GK_FN /* kernels have one use of it, which a call would make slower */
 #include "common/activation/fused.h"
 #include "common/prelude/coordinates.h"
 #include "common/prelude/tile.h"

@@ -17,23 +17,7 @@
 #define GK_LOSS_SUMS GK_LOSS_ROW(_sums)
 
 /* Field k of the roles. */
-#define GK_ROW_ROLE(roles, k) ((int)((roles) >> (4 * (k)) & 15))
-
-/* What a kernel was given, but for the outputs. */
-typedef struct {
-    GK_GLOBAL const gk_t *x0, *x1, *x2, *x3;
-    GK_GLOBAL const gk_u8* mask;
-    GK_GLOBAL const int* ids;
-    GK_GLOBAL int* err;
-    gk_i64 len, width, classes, ignore, roles;
-    int wide, flags, code;
-    gk_f p0, p1, p2, p3;
-} gk_row_in;
-#define GK_ROW_IN(in) \
-    gk_row_in in; \
-    in.x0 = x0; in.x1 = x1; in.x2 = x2; in.x3 = x3; in.mask = mask; in.ids = ids; in.err = err; \
-    in.len = len; in.width = width; in.classes = classes; in.ignore = ignore; in.roles = roles; in.wide = wide; in.flags = flags; in.code = code; \
-    in.p0 = args.p0; in.p1 = args.p1; in.p2 = args.p2; in.p3 = args.p3
+#define GK_ROW_ROLE(k) ((int)(roles >> (4 * (k)) & 15))
 
 /* Where element e of a row stands. */
 GK_FN gk_i64 gk_element(gk_i64 row, gk_i64 e, gk_i64 len, gk_i64 width)
@@ -51,17 +35,18 @@ GK_FN GK_GLOBAL const gk_t* gk_operand(GK_GLOBAL const gk_t* x, int role, gk_i64
 }
 
 /* The operands of a row. */
-GK_FN gk_rowcx gk_row_at(const gk_row_in* in, gk_i64 row)
+GK_FN gk_rowcx gk_row_at(GK_GLOBAL const gk_t* x0, GK_GLOBAL const gk_t* x1, GK_GLOBAL const gk_t* x2, GK_GLOBAL const gk_t* x3,
+                         GK_GLOBAL const gk_u8* mask, GK_GLOBAL const int* ids, int wide, gk_i64 row, gk_i64 len, gk_i64 width, gk_i64 roles,
+                         gk_f p0, gk_f p1, gk_f p2, gk_f p3, int flags)
 {
-    gk_i64 len = in->len, width = in->width;
     gk_rowcx r;
-    r.x0 = gk_operand(in->x0, GK_ROW_ROLE(in->roles, 0), row, len, width);
-    r.x1 = gk_operand(in->x1, GK_ROW_ROLE(in->roles, 1), row, len, width);
-    r.x2 = gk_operand(in->x2, GK_ROW_ROLE(in->roles, 2), row, len, width);
-    r.x3 = gk_operand(in->x3, GK_ROW_ROLE(in->roles, 3), row, len, width);
-    r.mask = in->mask ? in->mask + (GK_ROW_ROLE(in->roles, 4) ? row : row * len) : in->mask;
-    r.ids = in->ids; r.ids_at = row * len; r.wide = in->wide; r.len = len; r.width = width; r.id = 0;
-    r.p0 = in->p0; r.p1 = in->p1; r.p2 = in->p2; r.p3 = in->p3; r.flags = in->flags;
+    r.x0 = gk_operand(x0, (int)(roles & 15), row, len, width);
+    r.x1 = gk_operand(x1, (int)(roles >> 4 & 15), row, len, width);
+    r.x2 = gk_operand(x2, (int)(roles >> 8 & 15), row, len, width);
+    r.x3 = gk_operand(x3, (int)(roles >> 12 & 15), row, len, width);
+    r.mask = mask ? mask + (roles >> 16 & 15 ? row : row * len) : mask;
+    r.ids = ids; r.ids_at = row * len; r.wide = wide; r.len = len; r.width = width; r.id = 0;
+    r.p0 = p0; r.p1 = p1; r.p2 = p2; r.p3 = p3; r.flags = flags;
     r.at = -1; r.whole = 0;
     for (int k = 0; k < 4; k++) r.c[k] = GK_R(0.0);
     for (int k = 0; k < 3; k++) r.m[k] = GK_LOSS_ROW(_first) == 2 ? GK_R(0.0) : -GK_INF;
@@ -70,23 +55,20 @@ GK_FN gk_rowcx gk_row_at(const gk_row_in* in, gk_i64 row)
 }
 
 /* Whether row `row` counts: its class id is in range and not ignored, and a mask of rows lets it. Bad ids are reported. */
-GK_FN int gk_row_counts(const gk_row_in* in, gk_rowcx* r, gk_i64 row)
-{
-    int counts = 1;
-    if (in->ids && in->classes > 0) {
-        r->id = gk_index(in->ids, row, in->wide);
-        counts = r->id != in->ignore && r->id >= 0 && r->id < in->classes;
-        if (!counts && r->id != in->ignore) gk_report(in->err, in->code);
-    }
-    if (in->mask && GK_ROW_ROLE(in->roles, 4)) counts = counts && r->mask[0];
-    return counts;
-}
+#define GK_ROW_COUNTS(counts, r, row) \
+    int counts = 1; \
+    if (ids && classes > 0) { \
+        (r).id = gk_index(ids, row, wide); \
+        counts = (r).id != ignore && (r).id >= 0 && (r).id < classes; \
+        if (!counts && (r).id != ignore) gk_report(err, code); \
+    } \
+    if (mask && GK_ROW_ROLE(4)) counts = counts && (r).mask[0];
 
 /* Vectors of the inputs at n places. */
 #define GK_ROW_DEPTH 2
 typedef struct { gk_raw16 q[4][GK_ROW_DEPTH]; } gk_row_read;
 #define GK_ROW_FETCH(x, k) \
-    if (x && (GK_ROW_ROLE(roles, k) == 0 || GK_ROW_ROLE(roles, k) == 2)) { \
+    if (x && (GK_ROW_ROLE(k) == 0 || GK_ROW_ROLE(k) == 2)) { \
         GK_UNROLL for (int u = 0; u < n; u++) v.q[k][u] = gk_load16((GK_GLOBAL const void*)((x) + e + u * step)); \
     }
 GK_FN gk_row_read gk_row_fetch(const gk_rowcx* r, gk_i64 roles, gk_i64 e, gk_i64 step, const int n)
@@ -166,7 +148,7 @@ GK_FN void gk_row_take(gk_rowcx* r, gk_i64 roles, gk_i64 e, gk_i64 step, const i
 GK_FN void gk_row_pass(gk_rowcx* r, gk_i64 roles, gk_i64 from, gk_i64 to, int lane, int lanes, const int pass)
 {
     gk_i64 e = from + lane;
-    if (GK_ROW_ROLE(roles, 5)) {
+    if (GK_ROW_ROLE(5)) {
         gk_i64 step = lanes * GK_W;
         e = from + lane * GK_W;
         for (; e + step < to; e += GK_ROW_DEPTH * step) gk_row_take(r, roles, e, step, pass, GK_ROW_DEPTH);
@@ -223,15 +205,13 @@ GK_FN gk_vec gk_row_run(GK_GLOBAL const gk_t* x, int role, gk_i64 row, gk_i64 wi
     }
     return v;
 }
-GK_FN gk_row_values gk_row_runs(const gk_row_in* in, gk_i64 row)
-{
-    gk_row_values w;
-    w.x[0] = gk_row_run(in->x0, GK_ROW_ROLE(in->roles, 0), row, in->width);
-    w.x[1] = gk_row_run(in->x1, GK_ROW_ROLE(in->roles, 1), row, in->width);
-    w.x[2] = gk_row_run(in->x2, GK_ROW_ROLE(in->roles, 2), row, in->width);
-    w.x[3] = gk_row_run(in->x3, GK_ROW_ROLE(in->roles, 3), row, in->width);
-    return w;
-}
+#define GK_ROW_RUN(r, w, row) \
+    gk_row_values w; \
+    w.x[0] = gk_row_run(x0, GK_ROW_ROLE(0), row, width); \
+    w.x[1] = gk_row_run(x1, GK_ROW_ROLE(1), row, width); \
+    w.x[2] = gk_row_run(x2, GK_ROW_ROLE(2), row, width); \
+    w.x[3] = gk_row_run(x3, GK_ROW_ROLE(3), row, width); \
+    (r).whole = 1;
 
 typedef struct {
     gk_f p0, p1, p2, p3;
@@ -246,12 +226,12 @@ GK_KERNEL(row_partial)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, x0); GK_BIND_IN(gk_t, x1); GK_BIND_IN(gk_t, x2); GK_BIND_IN(gk_t, x3); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, ids);
     GK_BIND_OUT(int, err); GK_BIND_OUT(gk_f, partial);
-    GK_ROW_IN(in);
     gk_i64 size = gk_chunk_of(len, chunks);
     for (gk_i64 at = gk_bid(0); at < rows * chunks; at += gk_nblocks(0)) {
         gk_i64 row = at / chunks, from = (at - row * chunks) * size, to = from + size < len ? from + size : len;
-        gk_rowcx r = gk_row_at(&in, row);
-        if (gk_row_counts(&in, &r, row)) gk_row_pass(&r, roles, from, to, gk_lid(), GK_BLOCK, 1);
+        gk_rowcx r = gk_row_at(x0, x1, x2, x3, mask, ids, wide, row, len, width, roles, args.p0, args.p1, args.p2, args.p3, flags);
+        GK_ROW_COUNTS(counts, r, row)
+        if (counts) gk_row_pass(&r, roles, from, to, gk_lid(), GK_BLOCK, 1);
         for (int k = 0; k < 4; k++) {
             gk_f s = gk_block_sum(r.s[k], tmp);
             if (gk_lid() == 0) partial[4 * at + k] = s;
@@ -268,18 +248,16 @@ GK_KERNEL(row_items)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, x0); GK_BIND_IN(gk_t, x1); GK_BIND_IN(gk_t, x2); GK_BIND_IN(gk_t, x3); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, ids);
     GK_BIND_OUT(int, err); GK_BIND_IN(gk_f, partial); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, pairs);
-    GK_ROW_IN(in);
     int lane = gk_lid() & (lanes - 1);
     gk_i64 groups = (gk_i64)gk_nblocks(0) * (GK_BLOCK / lanes), done = 0;
     gk_f sum = GK_R(0.0), count = GK_R(0.0);
 #if GK_CAT(GK_OP, _first) + GK_CAT(GK_OP, _sums) + GK_CAT(GK_OP, _weight) == 0
-    if (GK_ROW_ROLE(roles, 5) && len == 1) {
+    if (GK_ROW_ROLE(5) && len == 1) {
         done = rows / GK_W * GK_W;
         for (gk_i64 row = gk_gid() * GK_W; row < done; row += gk_gsize() * GK_W) {
-            gk_rowcx r = gk_row_at(&in, 0);
-            gk_row_values w = gk_row_runs(&in, row);
+            gk_rowcx r = gk_row_at(x0, x1, x2, x3, mask, ids, wide, 0, len, width, roles, args.p0, args.p1, args.p2, args.p3, flags);
             gk_vec l;
-            r.whole = 1;
+            GK_ROW_RUN(r, w, row)
             GK_UNROLL for (int j = 0; j < GK_W; j++) {
                 gk_row_set(&r, &w, j, 0);
                 l.v[j] = GK_LOSS_ROW(_item)(&r);
@@ -292,8 +270,9 @@ GK_KERNEL(row_items)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk
 #endif
     for (gk_i64 first = done + (gk_i64)gk_bid(0) * (GK_BLOCK / lanes); first < rows; first += groups) {
         gk_i64 row = first + gk_lid() / lanes, safe = row < rows ? row : 0;
-        gk_rowcx r = gk_row_at(&in, safe);
-        int counts = gk_row_counts(&in, &r, safe) && row < rows;
+        gk_rowcx r = gk_row_at(x0, x1, x2, x3, mask, ids, wide, safe, len, width, roles, args.p0, args.p1, args.p2, args.p3, flags);
+        GK_ROW_COUNTS(counts, r, safe)
+        counts = counts && row < rows;
         /* Lists of ids: every one is checked. */
         if (ids && classes == 0 && row < rows)
             for (gk_i64 e = lane; e < len; e += lanes)
@@ -316,42 +295,26 @@ GK_KERNEL(row_items)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk
     }
 }
 
-/* Where gradients go: a tensor per input, null where unwanted, and a bit per input in `acc` where they add. */
-typedef struct { GK_GLOBAL gk_t *d0, *d1, *d2, *d3; int acc; } gk_row_out;
-
-/* The derivative by element e of a row: of role 0 it is an element's, of role 1, from element 0, the row's. */
-GK_FN void gk_row_store(GK_GLOBAL gk_t* out, int role, int add, gk_i64 row, gk_i64 e, gk_i64 len, gk_i64 width, gk_f d)
-{
-    gk_i64 at = role == 0 ? gk_element(row, e, len, width) : row;
-    if (out && (role == 0 || (role == 1 && e == 0))) gk_store(out, at, add ? gk_load(out, at) + d : d);
-}
-/* By the elements e ... of a row. */
-GK_FN void gk_row_storev(GK_GLOBAL gk_t* out, int role, int add, gk_i64 row, gk_i64 e, gk_i64 len, gk_vec d)
-{
-    gk_i64 at = row * len + e;
-    if (out && role == 0) {
-        gk_vec old = gk_loadv_if(out, at, add, GK_R(0.0));
-        GK_UNROLL for (int j = 0; j < GK_W; j++) d.v[j] = add ? old.v[j] + d.v[j] : d.v[j];
-        gk_storev(out, at, d);
-    } else {
-        gk_row_store(out, role, add, row, e, len, 1, d.v[0]);
+#define GK_ROW_STORE(out, k, role) \
+    if (out && ((role) == 0 || ((role) == 1 && e == 0))) { \
+        gk_i64 at = (role) == 0 ? gk_element(row, e, len, width) : row; \
+        gk_store(out, at, args.acc >> k & 1 ? gk_load(out, at) + g * d[k] : g * d[k]); \
     }
-}
-/* Those of all inputs, by element e or by the elements from e on. */
-GK_FN void gk_row_store_all(const gk_row_in* in, const gk_row_out* out, gk_i64 row, gk_i64 e, const gk_f d[4])
-{
-    gk_row_store(out->d0, GK_ROW_ROLE(in->roles, 0), out->acc & 1, row, e, in->len, in->width, d[0]);
-    gk_row_store(out->d1, GK_ROW_ROLE(in->roles, 1), out->acc & 2, row, e, in->len, in->width, d[1]);
-    gk_row_store(out->d2, GK_ROW_ROLE(in->roles, 2), out->acc & 4, row, e, in->len, in->width, d[2]);
-    gk_row_store(out->d3, GK_ROW_ROLE(in->roles, 3), out->acc & 8, row, e, in->len, in->width, d[3]);
-}
-GK_FN void gk_row_storev_all(const gk_row_in* in, const gk_row_out* out, gk_i64 row, gk_i64 e, const gk_vec o[4])
-{
-    gk_row_storev(out->d0, GK_ROW_ROLE(in->roles, 0), out->acc & 1, row, e, in->len, o[0]);
-    gk_row_storev(out->d1, GK_ROW_ROLE(in->roles, 1), out->acc & 2, row, e, in->len, o[1]);
-    gk_row_storev(out->d2, GK_ROW_ROLE(in->roles, 2), out->acc & 4, row, e, in->len, o[2]);
-    gk_row_storev(out->d3, GK_ROW_ROLE(in->roles, 3), out->acc & 8, row, e, in->len, o[3]);
-}
+
+/* The same for elements e ... of a row, o[k] being their derivatives: an input of role 1 has element 0's. */
+#define GK_ROW_STOREV(out, k, role) \
+    if (out && (role) == 0) { \
+        gk_i64 at = row * len + e; \
+        if (args.acc >> k & 1) { gk_vec b = gk_loadv(out, at); GK_UNROLL for (int j = 0; j < GK_W; j++) o[k].v[j] += b.v[j]; } \
+        gk_storev(out, at, o[k]); \
+    } else if (out && (role) == 1 && e == 0) { \
+        gk_store(out, row, args.acc >> k & 1 ? gk_load(out, row) + o[k].v[0] : o[k].v[0]); \
+    }
+#define GK_ROW_STORE_ALL(store) \
+    store(d0, 0, GK_ROW_ROLE(0)) \
+    store(d1, 1, GK_ROW_ROLE(1)) \
+    store(d2, 2, GK_ROW_ROLE(2)) \
+    store(d3, 3, GK_ROW_ROLE(3))
 
 typedef struct {
     gk_f p0, p1, p2, p3, factor;
@@ -372,61 +335,8 @@ GK_FN void gk_row_slopes(gk_rowcx* r, const gk_row_values* w, gk_i64 e, int stay
     r->at = -1;
 }
 
-/* Vectors of a lane whose gradients are found together: 16-bit ones would take too many registers. */
+/* Vectors of a lane that are read before the first gradient is written; 16-bit ones would take too many registers. */
 #define GK_ROW_GRADS (GK_W >= 8 ? 1 : GK_ROW_DEPTH)
-/* The gradient of n vectors of a row, of which lanes have one every `step` elements: all are read before the first is written. */
-GK_FN void gk_row_grad_take(const gk_row_in* in, const gk_row_out* out, gk_rowcx* r, gk_i64 row, gk_i64 first, gk_i64 step, gk_f g, int counts,
-                            const int n)
-{
-    gk_row_read v = gk_row_fetch(r, in->roles, first, step, n);
-    GK_UNROLL for (int u = 0; u < n; u++) {
-        gk_vec o[4];
-        gk_i64 e = first + u * step;
-        gk_row_values w = gk_row_decode(&v, u);
-        gk_row_slopes(r, &w, e, 0, g, counts, o);
-        gk_row_storev_all(in, out, row, e, o);
-    }
-}
-
-/* The gradient of the elements from .. to of a row that fall to a lane. */
-GK_FN void gk_row_grad_pass(const gk_row_in* in, const gk_row_out* out, gk_rowcx* r, gk_i64 row, gk_i64 from, gk_i64 to, int lane, int lanes, gk_f g,
-                            int counts)
-{
-    if (GK_ROW_ROLE(in->roles, 5) && in->len > 1) {
-        gk_i64 step = lanes * GK_W, e = from + lane * GK_W;
-        for (; e + (GK_ROW_GRADS - 1) * step < to; e += GK_ROW_GRADS * step) gk_row_grad_take(in, out, r, row, e, step, g, counts, GK_ROW_GRADS);
-        for (; GK_ROW_GRADS > 1 && e < to; e += step) gk_row_grad_take(in, out, r, row, e, step, g, counts, 1);
-        return;
-    }
-    for (gk_i64 e = from + lane; e < to; e += lanes) {
-        gk_f d[4];
-        d[0] = d[1] = d[2] = d[3] = GK_R(0.0);
-        if (counts) GK_LOSS_ROW(_grad)(r, e, d);
-        GK_UNROLL for (int k = 0; k < 4; k++) d[k] *= g;
-        gk_row_store_all(in, out, row, e, d);
-    }
-}
-
-#if GK_CAT(GK_OP, _first) + GK_CAT(GK_OP, _sums) + GK_CAT(GK_OP, _weight) == 0
-/* The gradient of rows of single elements, GK_W neighbours at a time; returns how many rows that is. */
-GK_FN gk_i64 gk_row_grad_singles(const gk_row_in* in, const gk_row_out* out, gk_i64 rows, GK_GLOBAL const gk_t* gy, int each, gk_f upstream)
-{
-    gk_i64 done = rows / GK_W * GK_W;
-    for (gk_i64 row = gk_gid() * GK_W; row < done; row += gk_gsize() * GK_W) {
-        gk_rowcx r = gk_row_at(in, 0);
-        gk_row_values w = gk_row_runs(in, row);
-        gk_vec o[4], g;
-        r.whole = 1;
-        gk_row_slopes(&r, &w, 0, 1, upstream, 1, o);
-        GK_UNROLL for (int j = 0; j < GK_W; j++) {
-            g.v[j] = each ? gk_load(gy, row + j) : GK_R(1.0);
-            GK_UNROLL for (int k = 0; k < 4; k++) o[k].v[j] *= g.v[j];
-        }
-        gk_row_storev_all(in, out, row, 0, o);
-    }
-    return done;
-}
-#endif
 
 /* Gradients of the inputs of roles 0 and 1 (null where unwanted): d (+)= gy / den * derivative of the item. acc: a bit per input. */
 GK_KERNEL(row_grad)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t, x3), GK_IN(gk_u8, mask), GK_IN(int, ids), int wide,
@@ -438,9 +348,6 @@ GK_KERNEL(row_grad)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_
     GK_BIND_IN(gk_t, x0); GK_BIND_IN(gk_t, x1); GK_BIND_IN(gk_t, x2); GK_BIND_IN(gk_t, x3); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, ids);
     GK_BIND_OUT(int, err); GK_BIND_IN(gk_f, partial); GK_BIND_IN(gk_t, gy); GK_BIND_IN(gk_f, den);
     GK_BIND_OUT(gk_t, d0); GK_BIND_OUT(gk_t, d1); GK_BIND_OUT(gk_t, d2); GK_BIND_OUT(gk_t, d3);
-    GK_ROW_IN(in);
-    gk_row_out out;
-    out.d0 = d0; out.d1 = d1; out.d2 = d2; out.d3 = d3; out.acc = args.acc;
     int lane = gk_lid() & (lanes - 1);
     /* A group per chunk of a row. */
     gk_i64 groups = (gk_i64)gk_nblocks(0) * (GK_BLOCK / lanes), size = gk_chunk_of(len, chunks), done = 0;
@@ -448,18 +355,35 @@ GK_KERNEL(row_grad)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_
     if (!each) upstream *= args.gy_f32 ? (gk_f)((GK_GLOBAL const float*)gy)[0] : gk_load(gy, 0);
     if (den) upstream /= den[0];
 #if GK_CAT(GK_OP, _first) + GK_CAT(GK_OP, _sums) + GK_CAT(GK_OP, _weight) == 0
-    if (GK_ROW_ROLE(roles, 5) && len == 1) done = gk_row_grad_singles(&in, &out, rows, gy, each, upstream);
+    if (GK_ROW_ROLE(5) && len == 1) {
+        done = rows / GK_W * GK_W;
+        for (gk_i64 row = gk_gid() * GK_W; row < done; row += gk_gsize() * GK_W) {
+            gk_rowcx r = gk_row_at(x0, x1, x2, x3, mask, ids, wide, 0, len, width, roles, args.p0, args.p1, args.p2, args.p3, flags);
+            gk_vec o[4];
+            const gk_i64 e = 0;
+            GK_ROW_RUN(r, w, row)
+            gk_row_slopes(&r, &w, 0, 1, upstream, 1, o);
+            if (each) {
+                GK_UNROLL for (int j = 0; j < GK_W; j++) {
+                    gk_f g = gk_load(gy, row + j);
+                    GK_UNROLL for (int k = 0; k < 4; k++) o[k].v[j] *= g;
+                }
+            }
+            GK_ROW_STORE_ALL(GK_ROW_STOREV)
+        }
+    }
 #endif
     for (gk_i64 first = done + (gk_i64)gk_bid(0) * (GK_BLOCK / lanes); first < rows * chunks; first += groups) {
         gk_i64 part = first + gk_lid() / lanes, at = part < rows * chunks ? part : 0, row = at / chunks;
-        gk_rowcx r = gk_row_at(&in, row);
-        int active = part < rows * chunks, counts = gk_row_counts(&in, &r, row);
+        gk_rowcx r = gk_row_at(x0, x1, x2, x3, mask, ids, wide, row, len, width, roles, args.p0, args.p1, args.p2, args.p3, flags);
+        GK_ROW_COUNTS(counts, r, row)
+        int active = part < rows * chunks;
         gk_row_collect(&r, active && counts, roles, lane, lanes, partial ? partial + 4 * row * chunks : partial, chunks, tmp);
         if (!active) continue;
         gk_f g = each ? upstream * gk_load(gy, row) : upstream;
         gk_i64 from = (at - row * chunks) * size, to = from + size < len ? from + size : len;
         /* Rows that a mask leaves out keep the NaN of a mean over none. */
-        if (!counts) g = mask && GK_ROW_ROLE(roles, 4) ? g * GK_R(0.0) : GK_R(0.0);
+        if (!counts) g = mask && GK_ROW_ROLE(4) ? g * GK_R(0.0) : GK_R(0.0);
 #if GK_LOSS_ROW(_ready)
         if (counts) GK_LOSS_ROW(_prepare)(&r);
 #endif
@@ -467,11 +391,32 @@ GK_KERNEL(row_grad)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_
         if (lanes == 1) {
             gk_f d[4];
             GK_LOSS_ROW(_grads)(&r, d);
-            GK_UNROLL for (int e = 0; e < 4; e++) gk_row_store(d0, 0, args.acc & 1, row, e, 4, 1, g * d[e]);
+            GK_UNROLL for (int e = 0; e < 4; e++)
+                if (d0) gk_store(d0, row * 4 + e, args.acc & 1 ? gk_load(d0, row * 4 + e) + g * d[e] : g * d[e]);
             continue;
         }
 #endif
-        gk_row_grad_pass(&in, &out, &r, row, from, to, lane, lanes, g, counts);
+        if (GK_ROW_ROLE(5) && len > 1) {
+            gk_i64 step = lanes * GK_W;
+            for (gk_i64 e0 = from + lane * GK_W; e0 < to; e0 += GK_ROW_GRADS * step) {
+                gk_row_read v = gk_row_fetch(&r, roles, e0, e0 + step < to ? step : 0, GK_ROW_GRADS);
+                GK_UNROLL for (int u = 0; u < GK_ROW_GRADS; u++) {
+                    gk_vec o[4];
+                    gk_i64 e = e0 + u * step;
+                    gk_row_values w = gk_row_decode(&v, u);
+                    if (e >= to) break;
+                    gk_row_slopes(&r, &w, e, 0, g, counts, o);
+                    GK_ROW_STORE_ALL(GK_ROW_STOREV)
+                }
+            }
+            continue;
+        }
+        for (gk_i64 e = from + lane; e < to; e += lanes) {
+            gk_f d[4];
+            d[0] = d[1] = d[2] = d[3] = GK_R(0.0);
+            if (counts) GK_LOSS_ROW(_grad)(&r, e, d);
+            GK_ROW_STORE_ALL(GK_ROW_STORE)
+        }
     }
 }
 
@@ -489,7 +434,6 @@ GK_KERNEL(row_shared)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(g
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_BIND_IN(gk_t, x0); GK_BIND_IN(gk_t, x1); GK_BIND_IN(gk_t, x2); GK_BIND_IN(gk_t, x3); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, ids);
     GK_BIND_OUT(int, err); GK_BIND_IN(gk_t, gy); GK_BIND_OUT(gk_f, sums);
-    GK_ROW_IN(in);
     gk_f upstream = args.factor;
     if (!each) upstream *= args.gy_f32 ? (gk_f)((GK_GLOBAL const float*)gy)[0] : gk_load(gy, 0);
     gk_i64 size = (rows + parts - 1) / parts;
@@ -497,10 +441,11 @@ GK_KERNEL(row_shared)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(g
         gk_i64 e = at / parts, from = (at - e * parts) * size, to = from + size < rows ? from + size : rows;
         gk_f sum = GK_R(0.0);
         for (gk_i64 row = from + gk_lid(); row < to; row += GK_BLOCK) {
-            gk_rowcx r = gk_row_at(&in, row);
+            gk_rowcx r = gk_row_at(x0, x1, x2, x3, mask, ids, wide, row, len, width, roles, args.p0, args.p1, args.p2, args.p3, flags);
+            GK_ROW_COUNTS(counts, r, row)
             gk_f d[4];
             d[0] = d[1] = d[2] = d[3] = GK_R(0.0);
-            if (gk_row_counts(&in, &r, row)) GK_LOSS_ROW(_grad)(&r, e, d);
+            if (counts) GK_LOSS_ROW(_grad)(&r, e, d);
             sum += (each ? upstream * gk_load(gy, row) : upstream) * d[2];
         }
         sum = gk_block_sum(sum, tmp);

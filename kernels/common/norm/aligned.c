@@ -230,7 +230,7 @@ GK_KERNEL(norm_apply_aligned_add)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, ga
 /* Other sets are read while one is written. */
 #if GK_DTYPE != GK_F64
 #undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS 3
+#define GK_MIN_BLOCKS (GK_NORM_HELD ? 2 : 3)
 #endif
 /* Items of the second pass over a set that are read together. */
 #define GK_NORM_OUT 4
@@ -256,8 +256,21 @@ GK_FN void gk_set_out(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, GK_LOCAL_PTR c
     }
 }
 
-/* A set of `share` planes of `items` per block, its statistics and its map: the second pass runs backwards, over what is still in a cache, to what is in
- * local memory. Planes lie over 1 << bits lanes each; the parameters are those of channel (set * share + plane) % channels. */
+/* The same of items that a thread has in registers, without an activation, whose call would need these. */
+#define GK_NORM_HELD (!GK_ACTS)
+GK_FN void gk_held_out(GK_GLOBAL gk_t* y, const gk_raw16* a, gk_i64 base, int n, int lane, int lanes, gk_f mean, gk_f q, gk_f shift, int act, gk_f p)
+{
+    GK_UNROLL for (int u = 0; u < GK_SET; u++) {
+        int i = lane + u * lanes;
+        gk_vec v = gk_decode16(a[u]);
+        if (i >= n) break;
+        GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = (v.v[k] - mean) * q + shift;
+        gk_storev_stream(y, base + i * GK_W, GK_ACT(act, v, p));
+    }
+}
+
+/* A set of `share` planes of `items` per block, its statistics and its map: the second pass runs backwards, from registers, then over what is still in
+ * a cache, to what is in local memory. Planes lie over 1 << bits lanes each; the parameters are those of channel (set * share + plane) % channels. */
 GK_KERNEL(norm_sets_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_OUT(gk_t, y), GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), int sets,
                              int share, int channels, int items, int bits, gk_f eps, int act, gk_f p)
 {
@@ -270,7 +283,7 @@ GK_KERNEL(norm_sets_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, bet
         gk_moments m = gk_moments_none();
         gk_f scale;
         gk_raw16 a[GK_SET];
-        int met = 0;
+        int met = 0, held = GK_NORM_HELD;
         GK_ROLLED for (int plane = sub; plane < share; plane += per) {
             gk_i64 base = ((gk_i64)set * share + plane) * items * GK_W;
             GK_ROLLED for (int from = 0; from < items; from += chunk) {
@@ -295,7 +308,10 @@ GK_KERNEL(norm_sets_aligned)(GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, bet
                 if (beta) shift = gk_load(beta, channel);
                 GK_ROLLED for (int from = (pieces - 1) * chunk; from >= 0; from -= chunk) {
                     int n = items - from < chunk ? items - from : chunk;
-                    gk_set_out(x, y, kept, --met == 0, base + from * GK_W, n, lane, lanes, m.mean, q, shift, act, p);
+                    met--;
+                    if (held) gk_held_out(y, a, base + from * GK_W, n, lane, lanes, m.mean, q, shift, act, p);
+                    else gk_set_out(x, y, kept, met == 0, base + from * GK_W, n, lane, lanes, m.mean, q, shift, act, p);
+                    held = 0;
                 }
             }
     }

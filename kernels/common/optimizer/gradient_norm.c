@@ -6,11 +6,12 @@
 #include "rules.h"
 
 #define GK_NORM_AHEAD 4 /* vectors that a thread reads before it adds the first */
+#define GK_SCALE_AHEAD (GK_W >= 8 ? 4 : 1) /* before it writes the first */
 
 /* The vectors at i and behind it that a thread has of a chunk that ends at `full`. */
-GK_FN void gk_read_ahead(gk_vec v[GK_NORM_AHEAD], GK_GLOBAL const gk_t* g, gk_i64 i, gk_i64 full)
+GK_FN void gk_read_ahead(gk_vec* v, GK_GLOBAL const gk_t* g, gk_i64 i, gk_i64 full, const int n)
 {
-    GK_UNROLL for (int u = 0; u < GK_NORM_AHEAD; u++) {
+    GK_UNROLL for (int u = 0; u < n; u++) {
         gk_i64 at = i + u * GK_BLOCK * GK_W;
         v[u] = gk_loadv_if(g, at, at < full, GK_R(0.0));
     }
@@ -97,7 +98,7 @@ GK_KERNEL(gradient_norm_partial)(GK_IN(gk_i64, table), int tensors, GK_IN(gk_t, 
             gk_i64 full = begin + (end - begin) / GK_W * GK_W;
             for (i = begin + gk_lid() * GK_W; i < full; i += GK_NORM_AHEAD * GK_BLOCK * GK_W) {
                 gk_vec v[GK_NORM_AHEAD];
-                gk_read_ahead(v, g + og, i, full);
+                gk_read_ahead(v, g + og, i, full, GK_NORM_AHEAD);
                 GK_UNROLL for (int u = 0; u < GK_NORM_AHEAD; u++)
                     if (i + u * GK_BLOCK * GK_W < full) gk_norm_addv(s, &bad, v[u], kind, p);
             }
@@ -142,10 +143,10 @@ GK_KERNEL(grad_scale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_IN(
         gk_i64 begin = (k - row[0]) * GK_CHUNK, end = begin + GK_CHUNK < row[1] ? begin + GK_CHUNK : row[1], og = row[3], i = begin;
         if (og % GK_W == 0) {
             gk_i64 full = begin + (end - begin) / GK_W * GK_W;
-            for (i = begin + gk_lid() * GK_W; i < full; i += GK_NORM_AHEAD * GK_BLOCK * GK_W) {
-                gk_vec v[GK_NORM_AHEAD];
-                gk_read_ahead(v, g + og, i, full);
-                GK_UNROLL for (int u = 0; u < GK_NORM_AHEAD; u++) {
+            for (i = begin + gk_lid() * GK_W; i < full; i += GK_SCALE_AHEAD * GK_BLOCK * GK_W) {
+                gk_vec v[GK_SCALE_AHEAD];
+                gk_read_ahead(v, g + og, i, full, GK_SCALE_AHEAD);
+                GK_UNROLL for (int u = 0; u < GK_SCALE_AHEAD; u++) {
                     gk_i64 at = i + u * GK_BLOCK * GK_W;
                     GK_UNROLL for (int j = 0; j < GK_W; j++) v[u].v[j] = mode ? gk_min(gk_max(v[u].v[j], -bound), bound) : v[u].v[j] * c;
                     if (at < full) gk_storev(g, og + at, v[u]);
@@ -211,10 +212,10 @@ GK_KERNEL(grad_unscale)(GK_IN(gk_i64, table), int tensors, GK_OUT(gk_t, g), GK_I
         gk_i64 begin = (k - row[0]) * GK_CHUNK, end = begin + GK_CHUNK < row[1] ? begin + GK_CHUNK : row[1], og = row[3], i = begin;
         if (og % GK_W == 0) {
             gk_i64 full = begin + (end - begin) / GK_W * GK_W;
-            for (i = begin + gk_lid() * GK_W; i < full; i += GK_NORM_AHEAD * GK_BLOCK * GK_W) {
-                gk_vec v[GK_NORM_AHEAD];
-                gk_read_ahead(v, g + og, i, full);
-                GK_UNROLL for (int u = 0; u < GK_NORM_AHEAD; u++) {
+            for (i = begin + gk_lid() * GK_W; i < full; i += GK_SCALE_AHEAD * GK_BLOCK * GK_W) {
+                gk_vec v[GK_SCALE_AHEAD];
+                gk_read_ahead(v, g + og, i, full, GK_SCALE_AHEAD);
+                GK_UNROLL for (int u = 0; u < GK_SCALE_AHEAD; u++) {
                     gk_i64 at = i + u * GK_BLOCK * GK_W;
                     GK_UNROLL for (int j = 0; j < GK_W; j++) { bad |= !(gk_fabs(v[u].v[j]) < GK_INF); v[u].v[j] = gk_divided(v[u].v[j], s); }
                     if (scale && at < full) gk_storev(g, og + at, v[u]);
