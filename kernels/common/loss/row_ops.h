@@ -8,6 +8,8 @@
  *   NAME_maxima  (where first is 1) how many maxima there are; NAME_rescale(d, s) makes sums relative to maxima that are d[k] larger
  *   NAME_four    1 (else not defined) where rows have four elements and NAME_grads takes all derivatives by those of the first input
  *   NAME_ready   1 (else not defined) where NAME_prepare puts what the derivatives of a row have in common into s
+ *   NAME_sparse  1 (else not defined) where derivatives read the first input at the row's id alone
+ *   NAME_ahead   1 (else not defined) where threads have the registers to read two vectors of f32 before they write the first gradient
  *   NAME_strided 1 (else not defined) where the elements of a row lie `width` apart: x [rows / width, len, width]
  * The inputs stand under the loss's variant of RowLoss in src/ops/loss_rows.rs, in order. GK_X0(e) ... GK_X3(e) read them,
  * GK_N0 ... GK_N3 the number of a row. Element `at` is in c already (all of them where `whole` is set: the row is one element).
@@ -220,6 +222,7 @@ GK_ITEM(gk_row_categorical) { return r->s[0]; }
 GK_LOSS_GRAD(gk_row_categorical) { gk_f p = GK_X0(e); d[0] = p < r->p1 ? GK_R(0.0) : -gk_smoothed(r, e) / p; }
 
 /* flags as gk_loss_kl. F.kl_div(reduction = 'batchmean') */
+#define gk_row_kl_ahead 1
 #define gk_row_kl_first 0
 #define gk_row_kl_sums 1
 #define gk_row_kl_weight 0
@@ -232,6 +235,7 @@ GK_LOSS_GRAD(gk_row_kl) { d[0] = gk_loss_kl_grad(GK_X0(e), GK_X1(e), gk_make_lp(
 #define gk_row_nll_sums 0
 #define gk_row_nll_weight 1
 #define gk_row_nll_strided 1
+#define gk_row_nll_sparse 1
 GK_FN gk_f gk_row_nll_weigh(const gk_rowcx* r) { return r->x1 ? GK_X1(r->id) : GK_R(1.0); }
 GK_ITEM(gk_row_nll)
 {
@@ -247,6 +251,7 @@ GK_LOSS_GRAD(gk_row_nll)
 }
 
 /* p0 = gamma; class weights may be absent. Lin et al. (2017) with a softmax */
+#define gk_row_focal_ahead 1
 #define gk_row_focal_first 1
 #define gk_row_focal_maxima 1
 #define gk_row_focal_sums 1
@@ -287,6 +292,7 @@ GK_ITEM(gk_row_ordinal) { return r->s[0]; }
 GK_LOSS_GRAD(gk_row_ordinal) { d[0] = gk_ordinal_slope(r, e); d[1] = r->s[1]; d[2] = -d[0]; }
 
 /* p0 = T, p1 = alpha; flags: 1 = with labels. Hinton et al. (2015) */
+#define gk_row_distillation_ahead 1
 #define gk_row_distillation_first 1
 #define gk_row_distillation_maxima 2
 #define gk_row_distillation_sums 4

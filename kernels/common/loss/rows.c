@@ -328,15 +328,26 @@ GK_FN void gk_row_slopes(gk_rowcx* r, const gk_row_values* w, gk_i64 e, int stay
         gk_f d[4];
         gk_i64 at = stay ? e : e + j;
         d[0] = d[1] = d[2] = d[3] = GK_R(0.0);
+#if !GK_LOSS_ROW(_sparse)
         gk_row_set(r, w, j, at);
+#endif
         if (counts) GK_LOSS_ROW(_grad)(r, at, d);
         GK_UNROLL for (int k = 0; k < 4; k++) o[k].v[j] = g * d[k];
     }
     r->at = -1;
 }
 
-/* Vectors of a lane that are read before the first gradient is written; 16-bit ones would take too many registers. */
-#define GK_ROW_GRADS (GK_W >= 8 ? 1 : GK_ROW_DEPTH)
+/* Vectors of a lane that are read before the first gradient is written. */
+#if GK_LOSS_ROW(_ahead) && GK_W < 8
+#define GK_ROW_GRADS GK_ROW_DEPTH
+#else
+#define GK_ROW_GRADS 1
+#endif
+#if GK_LOSS_ROW(_sparse)
+#define GK_ROW_READS 0
+#else
+#define GK_ROW_READS GK_ROW_GRADS
+#endif
 
 /* Gradients of the inputs of roles 0 and 1 (null where unwanted): d (+)= gy / den * derivative of the item. acc: a bit per input. */
 GK_KERNEL(row_grad)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_t, x3), GK_IN(gk_u8, mask), GK_IN(int, ids), int wide,
@@ -399,7 +410,7 @@ GK_KERNEL(row_grad)(GK_IN(gk_t, x0), GK_IN(gk_t, x1), GK_IN(gk_t, x2), GK_IN(gk_
         if (GK_ROW_ROLE(5) && len > 1) {
             gk_i64 step = lanes * GK_W;
             for (gk_i64 e0 = from + lane * GK_W; e0 < to; e0 += GK_ROW_GRADS * step) {
-                gk_row_read v = gk_row_fetch(&r, roles, e0, e0 + step < to ? step : 0, GK_ROW_GRADS);
+                gk_row_read v = gk_row_fetch(&r, roles, e0, e0 + step < to ? step : 0, GK_ROW_READS);
                 GK_UNROLL for (int u = 0; u < GK_ROW_GRADS; u++) {
                     gk_vec o[4];
                     gk_i64 e = e0 + u * step;

@@ -163,6 +163,40 @@ GK_FN int gk_cell_of(const gk_position* s, int a, int b, int c, const gk_dims* s
         } \
     }
 
+/* Cells that are read before the first sum is made, of as many channels as that is for `taps` cells of a position. */
+#define GK_SAMPLE_LOADS 16
+#define GK_SAMPLE_AHEAD(taps) ((taps) < 4 ? 4 : GK_SAMPLE_LOADS / (taps))
+/* The cells of a position in channels from `x` on, `cells` apart, as they lie in memory; 0 for places outside and from channel `have` on. */
+typedef struct { gk_b v[GK_SAMPLE_LOADS]; } gk_sampled;
+GK_FN gk_sampled gk_sample_read(GK_GLOBAL const gk_t* x, gk_i64 cells, const int* place, gk_i64 have, const int taps)
+{
+    gk_sampled r;
+    GK_UNROLL for (int k = 0; k < GK_SAMPLE_AHEAD(taps); k++) {
+        GK_GLOBAL const gk_b* from = (GK_GLOBAL const gk_b*)x + k * cells;
+        GK_UNROLL for (int t = 0; t < taps; t++) {
+            r.v[k * taps + t] = 0;
+            if (k < have && place[t] >= 0) r.v[k * taps + t] = from[place[t]];
+        }
+    }
+    return r;
+}
+
+/* The sums of `count` channels, which lie `cells` apart in x and `outputs` in y. taps: GK_CELLS, or fewer for images. */
+GK_FN void gk_sample_put(GK_GLOBAL const gk_t* x, GK_GLOBAL gk_t* y, gk_i64 cells, gk_i64 outputs, gk_i64 count, const int* place, const gk_f* w, int bad,
+                         const int taps)
+{
+    for (gk_i64 ch = 0; ch < count; ch += GK_SAMPLE_AHEAD(taps)) {
+        gk_sampled r = gk_sample_read(x + ch * cells, cells, place, count - ch, taps);
+        GK_UNROLL for (int k = 0; k < GK_SAMPLE_AHEAD(taps); k++) {
+            gk_f sum = bad ? GK_NAN : GK_R(0.0);
+            GK_UNROLL for (int t = 0; t < taps; t++) sum += w[t] * gk_value(r.v[k * taps + t]);
+            if (ch + k < count) gk_store(y, (ch + k) * outputs, sum);
+        }
+    }
+}
+/* Cells of an image. */
+#define GK_SAMPLE_FLAT (GK_SAMPLE_TAPS * GK_SAMPLE_TAPS)
+
 // Units: FLOATS64 x SAMPLE_MODES
 /* Items: positions of all samples, once per group of `channels` of the `all` channels. */
 GK_KERNEL(grid_sample)(GK_IN(gk_t, x), GK_IN(gk_t, grid), GK_OUT(gk_t, y), gk_i64 n, gk_i64 samples, gk_i64 outputs, gk_i64 all, gk_i64 channels,
@@ -176,15 +210,25 @@ GK_KERNEL(grid_sample)(GK_IN(gk_t, x), GK_IN(gk_t, grid), GK_OUT(gk_t, y), gk_i6
         int place[GK_CELLS];
         gk_f w[GK_CELLS];
         GK_SAMPLE_EACH({ place[t] = at; w[t] = s.z.w[a] * s.y.w[b] * s.x.w[c]; })
-        gk_i64 last = (group + 1) * channels < all ? (group + 1) * channels : all;
-        for (gk_i64 ch = group * channels; ch < last; ch++) {
-            GK_GLOBAL const gk_t* from = x + (sample * all + ch) * cells;
-            gk_f sum = s.bad ? GK_NAN : GK_R(0.0);
-            GK_UNROLL for (int t = 0; t < GK_CELLS; t++) {
-                if (place[t] >= 0) sum += w[t] * gk_load(from, place[t]);
-            }
-            gk_store(y, (sample * all + ch) * outputs + o, sum);
+        gk_i64 first = group * channels, count = first + channels < all ? channels : all - first, plane = sample * all + first;
+        if (axes == 2) gk_sample_put(x + plane * cells, y + plane * outputs + o, cells, outputs, count, place, w, s.bad, GK_SAMPLE_FLAT);
+        else gk_sample_put(x + plane * cells, y + plane * outputs + o, cells, outputs, count, place, w, s.bad, GK_CELLS);
+    }
+}
+
+/* sum[t] += the sum over all channels of dy and the cell of tap t. */
+GK_FN void gk_sample_add(gk_f* sum, GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x, gk_i64 cells, gk_i64 outputs, gk_i64 count, const int* place,
+                         const int taps)
+{
+    for (gk_i64 ch = 0; ch < count; ch += GK_SAMPLE_AHEAD(taps)) {
+        gk_b g[4];
+        gk_sampled r = gk_sample_read(x + ch * cells, cells, place, count - ch, taps);
+        GK_UNROLL for (int k = 0; k < GK_SAMPLE_AHEAD(taps); k++) {
+            g[k] = 0;
+            if (ch + k < count) g[k] = ((GK_GLOBAL const gk_b*)dy)[(ch + k) * outputs];
         }
+        GK_UNROLL for (int k = 0; k < GK_SAMPLE_AHEAD(taps); k++)
+            GK_UNROLL for (int t = 0; t < taps; t++) sum[t] += gk_value(g[k]) * gk_value(r.v[k * taps + t]);
     }
 }
 
@@ -202,13 +246,9 @@ GK_KERNEL(grid_sample_dgrid)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, grid),
         int place[GK_CELLS];
         gk_f sum[GK_CELLS];
         GK_SAMPLE_EACH({ place[t] = at; sum[t] = GK_R(0.0); })
-        for (gk_i64 ch = 0; ch < all; ch++) {
-            GK_GLOBAL const gk_t* from = x + (sample * all + ch) * cells;
-            gk_f g = gk_load(dy, (sample * all + ch) * outputs + o);
-            GK_UNROLL for (int t = 0; t < GK_CELLS; t++) {
-                if (place[t] >= 0) sum[t] += g * gk_load(from, place[t]);
-            }
-        }
+        GK_GLOBAL const gk_t* from = dy + sample * all * outputs + o;
+        if (axes == 2) gk_sample_add(sum, from, x + sample * all * cells, cells, outputs, all, place, GK_SAMPLE_FLAT);
+        else gk_sample_add(sum, from, x + sample * all * cells, cells, outputs, all, place, GK_CELLS);
         GK_SAMPLE_EACH({
             if (at >= 0) {
                 gx += sum[t] * s.z.w[a] * s.y.w[b] * s.x.dw[c];
