@@ -9,11 +9,11 @@ some operations can be measured alone:
     TREFOIL_BACKEND=cuda cargo bench --bench ops -- --quick "copy/flat|row_loss" > LOG
     python benches/bandwidth.py "one NVIDIA H200, 2026-11-30" docs/BANDWIDTH.md LOG > PAGE
 
-Standard library only.
+`--pytorch LOG` adds the times that benches/bandwidth_pytorch.py printed; a page keeps those it has. Standard library only.
 """
 
+import argparse
 import re
-import sys
 
 TIME = re.compile(r"time:\s+\[[\d.]+ \S+ ([\d.]+) (\S+) ")
 RATE = re.compile(r"thrpt:\s+\[[\d.]+ \S+ ([\d.]+) (\S+) ")
@@ -39,68 +39,87 @@ step, and sorts, scattered sums and graphs that read memory in random order or s
 
 Of {count} problems {fast} reach 85 %, {middle} 60 to 85 %, {slow} 30 to 60 %, {slowest} less.
 
-| operation | problem | f32 µs | of copy | bf16 µs | of copy |
-|---|---|---|---|---|---|"""
+Columns PyTorch: the same problem there in microseconds ({pytorch}; eager mode, of gradients the kernels of the
+backward pass alone; `benches/bandwidth_pytorch.py`), where an operation or a line of few has it. Of {compared} times PyTorch's is the shorter in
+{shorter}. Its sums by atomic additions (`scatter_reduce`, `grid_sample_bwd`) do not repeat bit by bit; those here do.
+
+| operation | problem | f32 µs | of copy | PyTorch | bf16 µs | of copy | PyTorch |
+|---|---|---|---|---|---|---|---|"""
 
 
-def measured(log):
-    """(operation, problem, dtype) -> (microseconds, bytes that move at least), in the order of the log."""
+def measured(log, rate=True):
+    """(operation, problem, dtype) -> (microseconds, bytes that move at least, unless the log has none), in the order of the log."""
     rows, name, time = {}, None, None
     for line in log.splitlines():
         if line.startswith("ops/"):
             name = tuple(line.split()[0].split("/")[1:4])
         if m := TIME.search(line):
             time = float(m[1]) * MICROSECONDS[m[2]]
+            if not rate:
+                rows[name] = (time, None)
         if (m := RATE.search(line)) and m[2] in BYTES:
             rows[name] = (time, float(m[1]) * BYTES[m[2]] * time * 1e-6)
     return rows
 
 
 def written(page):
-    """The same of a page that was written before."""
+    """The same of a page that was written before, PyTorch's times on it, and the version of these."""
     time, moved = (float(n) for n in re.search(r"\(([\d.]+) µs for (\d+) MB", page).groups())
-    rows = {COPY: (time, moved * 1e6)}
+    rows, pytorch = {COPY: (time, moved * 1e6)}, {}
     for line in page.splitlines():
         if not line.startswith("| `"):
             continue
         op, problem, *cells = (c.strip() for c in line.strip("|").split("|"))
         name, _, other = problem.partition(", ")
-        for dtype, us, share in ((other or "f32", *cells[:2]), ("bf16", *cells[2:])):
+        for dtype, us, share, theirs in ((other or "f32", *cells[:3]), ("bf16", *cells[3:])):
             key = (op.strip("`"), name, dtype)
             if us and key != COPY:
                 us = float(us.replace(",", ""))
                 rows[key] = (us, float(share.strip(" %")) / 100 * us * rows[COPY][1] / time)
-    return rows
+            if theirs:
+                pytorch[key] = float(theirs.replace(",", ""))
+    version = re.search(r"there in microseconds \(([^;]+);", page)
+    return rows, pytorch, version and version[1]
 
 
 def main():
-    device, *logs = sys.argv[1:]
-    rows, page = {}, {}
-    for log in logs:
-        with open(log, encoding="utf-8") as f:
-            text = f.read()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("device")
+    parser.add_argument("logs", nargs="+")
+    parser.add_argument("--pytorch")
+    given = parser.parse_args()
+    rows, page, pytorch, version = {}, {}, {}, None
+    for log in given.logs:
+        text = open(log, encoding="utf-8").read()
         if text.startswith("# "):
-            page = written(text)
+            page, pytorch, version = written(text)
             rows.update(page)
         else:
             rows.update(measured(text))
+    if given.pytorch:
+        text = open(given.pytorch, encoding="utf-8").read()
+        version = text.splitlines()[0]
+        pytorch.update({key: time for key, (time, _) in measured(text, rate=False).items()})
     copy = rows[COPY]
     speed = copy[1] / copy[0]
     # Shares of a page are rounded: the bytes of its small ones are not known well enough to be compared.
     shares = {k: b / t / speed for k, (t, b) in rows.items() if (b >= LEAST or k in page) and k[0] not in CALLS}
     fast, middle, slow = (sum(s >= least for s in shares.values()) for least in (0.85, 0.6, 0.3))
     counts = {"count": len(shares), "fast": fast, "middle": middle - fast, "slow": slow - middle}
-    text = {"copy": f"{copy[0]:.1f}", "moved": copy[1] / 1e6, "speed": speed / 1e6, "device": device}
+    both = [(rows[k][0], pytorch[k]) for k in shares if k in pytorch]
+    counts |= {"compared": len(both), "shorter": sum(theirs < ours for ours, theirs in both), "pytorch": version}
+    text = {"copy": f"{copy[0]:.1f}", "moved": copy[1] / 1e6, "speed": speed / 1e6, "device": given.device}
     print(TITLE.format(slowest=len(shares) - slow, least=LEAST / 1e6, **counts, **text))
 
     def cells(key):
-        return f"{rows[key][0]:,.1f} | {100 * shares[key]:.0f} %" if key in shares else " | "
+        theirs = f"{pytorch[key]:,.1f}" if key in pytorch else ""
+        return f"{rows[key][0]:,.1f} | {100 * shares[key]:.0f} % | {theirs}" if key in shares else " |  | "
 
     for op, problem in dict.fromkeys(k[:2] for k in shares):
         # Integers and bytes take the first columns, with their type in the name.
         others = [k for k in shares if k[:2] == (op, problem) and k[2] not in ("f32", "bf16")]
         for key in others:
-            print(f"| `{op}` | {problem}, {key[2]} | {cells(key)} |  |  |")
+            print(f"| `{op}` | {problem}, {key[2]} | {cells(key)} |  |  |  |")
         if (op, problem, "f32") in shares or (op, problem, "bf16") in shares:
             print(f"| `{op}` | {problem} | {cells((op, problem, 'f32'))} | {cells((op, problem, 'bf16'))} |")
 
