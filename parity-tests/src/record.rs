@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::report::Device;
+
 /// Version of the format of records.
 const FORMAT: u32 = 3;
 
@@ -37,7 +39,7 @@ pub struct Last {
 }
 
 /// Cases of a kernel.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Storage types of those that passed.
     #[serde(default)]
@@ -61,14 +63,6 @@ pub struct Ran {
     date: String,
     device: Device,
     kernels: BTreeMap<String, Counts>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Device {
-    backend: String,
-    name: String,
-    arch: String,
-    driver: String,
 }
 
 /// The folder of the committed records.

@@ -1,12 +1,13 @@
 //! Results of a run as JSON.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use trefoil::IGpuBackend;
 
 use crate::cases::find;
+use crate::record::Counts;
 use crate::runner::Verdict;
 use crate::units;
 
@@ -32,7 +33,7 @@ pub struct Report {
 }
 
 /// The device of a run.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Device {
     /// `cpu:0`, `cuda:0`, ...
     pub id: String,
@@ -55,19 +56,9 @@ pub struct Row {
     pub family: String,
     /// Methods of the backend that the kernel calls.
     pub ops: &'static [&'static str],
-    /// Storage types of the cases that passed.
-    pub dtypes: BTreeSet<String>,
-    /// Cases that passed.
-    pub passed: usize,
-    /// Cases that failed.
-    pub failed: usize,
-    /// Cases that were skipped.
-    pub skipped: usize,
-    /// Cases that passed by variant, `operation:variant`; empty where there is one way to run.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub variants: BTreeMap<String, usize>,
-    /// Hash of the text that ran (see [`crate::units`]).
-    pub hash: String,
+    /// Its cases, and the text that ran.
+    #[serde(flatten)]
+    pub counts: Counts,
 }
 
 impl Report {
@@ -100,16 +91,16 @@ impl Report {
         }
         match verdict {
             Verdict::Pass => {
-                row.dtypes.insert(dtype.into());
-                row.passed += 1;
+                row.counts.dtypes.insert(dtype.into());
+                row.counts.passed += 1;
                 self.passed += 1;
             }
             Verdict::Fail(_) => {
-                row.failed += 1;
+                row.counts.failed += 1;
                 self.failed += 1;
             }
             Verdict::Skip(_) => {
-                row.skipped += 1;
+                row.counts.skipped += 1;
                 self.skipped += 1;
             }
         }
@@ -117,15 +108,15 @@ impl Report {
 
     /// Adds the cases that variants passed.
     pub fn add_variants(&mut self, kernel: &str, passed: &BTreeMap<String, usize>) {
-        let row = self.kernels.entry(kernel.into()).or_default();
-        passed.iter().for_each(|(name, n)| *row.variants.entry(name.clone()).or_default() += n);
+        let counts = &mut self.kernels.entry(kernel.into()).or_default().counts;
+        passed.iter().for_each(|(name, n)| *counts.variants.entry(name.clone()).or_default() += n);
     }
 
     /// Writes the report, with the hash of what each kernel ran.
     pub fn write(&mut self, path: &Path) -> Result<(), String> {
         let hashes = units::hashes(&self.device.backend)?;
         for (name, row) in &mut self.kernels {
-            row.hash = hashes.get(name).cloned().unwrap_or_default();
+            row.counts.hash = hashes.get(name).cloned().unwrap_or_default();
         }
         let text = serde_json::to_string_pretty(self).map_err(|e| e.to_string())?;
         if let Some(folder) = path.parent() {
