@@ -25,7 +25,7 @@ impl Problem {
         let least = usize::from(matches!(self.kind, SeqLoss::Rnnt { .. }));
         let time = usize::try_from(self.times[b]).ok().filter(|t| (least..=s.t).contains(t))?;
         let n = usize::try_from(self.labels[b]).ok().filter(|&n| n <= s.most)?;
-        let before = || self.labels[..b].iter().try_fold(0i64, |a, &n| a.checked_add(n));
+        let before = || self.labels[..b].iter().try_fold(0i64, |a, &n| a.checked_add(n).filter(|_| n >= 0));
         let start = if s.s > 0 { b * s.s } else { usize::try_from(before()?).ok()? };
         let list = self.targets.get(start..start.checked_add(n)?)?;
         list.iter().all(|&c| usize::try_from(c).is_ok_and(|c| c < s.c)).then_some((time, list))

@@ -236,8 +236,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `ctc_alpha`.
-    CtcAlphaArgs {
+    /// Arguments of `ctc_lattice`.
+    CtcLatticeArgs {
         x: In("gk_t"),
         targets: In("int"),
         wide_t: I32,
@@ -251,13 +251,16 @@ kernel_args! {
         st: I64,
         sb: I64,
         S: I64,
-        L: I64,
         blank: I64,
+        both: I32,
         alpha: Out("gk_f"),
         nll: Out("gk_f"),
+        chain: Out("int"),
+        samples: Out("gk_i64"),
     }
     args {
         most: I64,
+        side: I64,
         wide_il: I32,
         wide_tl: I32,
     }
@@ -281,98 +284,31 @@ kernel_args! {
 kernel_args! {
     /// Arguments of `ctc_grad`.
     CtcGradArgs {
-        x: In("gk_t"),
         targets: In("int"),
         wide_t: I32,
-        il: In("int"),
-        tl: In("int"),
+        alpha: In("gk_f"),
+        nll: In("gk_f"),
+        chain: In("int"),
+        samples: In("gk_i64"),
         T: I64,
         B: I64,
         C: I64,
         st: I64,
         sb: I64,
-        S: I64,
-        L: I64,
         blank: I64,
-        alpha: Out("gk_f"),
-        nll: In("gk_f"),
-        beta: Out("gk_f"),
+        lanes: I32,
+        wide: I32,
+        accumulate: I32,
         gy: In("gk_t"),
         dx: Out("gk_t"),
     }
     args {
-        most: I64,
+        side: I64,
         factor: Real,
-        wide_il: I32,
-        wide_tl: I32,
         each: I32,
         gy_f32: I32,
         per_label: I32,
         zero_infinity: I32,
-        accumulate: I32,
-    }
-}
-
-kernel_args! {
-    /// Arguments of `rnnt_lse`.
-    RnntLseArgs {
-        x: In("gk_t"),
-        lse: Out("gk_f"),
-        rows: I64,
-        C: I64,
-        lanes: I32,
-    }
-}
-
-kernel_args! {
-    /// Arguments of `rnnt_lattice`.
-    RnntLatticeArgs {
-        x: In("gk_t"),
-        lse: In("gk_f"),
-        targets: In("int"),
-        wide_t: I32,
-        il: In("int"),
-        wide_il: I32,
-        tl: In("int"),
-        wide_tl: I32,
-        err: Out("int"),
-        code: I32,
-        B: I64,
-        T: I64,
-        U: I64,
-        C: I64,
-        blank: I64,
-        alpha: Out("gk_f"),
-        beta: Out("gk_f"),
-        nll: Out("gk_f"),
-    }
-}
-
-kernel_args! {
-    /// Arguments of `rnnt_grad`.
-    RnntGradArgs {
-        x: In("gk_t"),
-        lse: In("gk_f"),
-        targets: In("int"),
-        wide_t: I32,
-        il: In("int"),
-        wide_il: I32,
-        tl: In("int"),
-        wide_tl: I32,
-        B: I64,
-        T: I64,
-        U: I64,
-        C: I64,
-        blank: I64,
-        alpha: In("gk_f"),
-        beta: In("gk_f"),
-        nll: In("gk_f"),
-        gy: In("gk_t"),
-        each: I32,
-        gy_f32: I32,
-        factor: Real,
-        dx: Out("gk_t"),
-        accumulate: I32,
     }
 }
 
@@ -863,6 +799,87 @@ kernel_args! {
     }
 }
 
+kernel_args! {
+    /// Arguments of `rnnt_nodes`.
+    RnntNodesArgs {
+        x: In("gk_t"),
+        targets: In("int"),
+        wide_t: I32,
+        il: In("int"),
+        wide_il: I32,
+        tl: In("int"),
+        wide_tl: I32,
+        nodes: I64,
+        T: I64,
+        U: I64,
+        C: I64,
+        blank: I64,
+        lanes: I32,
+        wide: I32,
+        lse: Out("gk_f"),
+        blanks: Out("gk_f"),
+        emits: Out("gk_f"),
+    }
+}
+
+kernel_args! {
+    /// Arguments of `rnnt_lattice`.
+    RnntLatticeArgs {
+        blanks: In("gk_f"),
+        emits: In("gk_f"),
+        targets: In("int"),
+        wide_t: I32,
+        il: In("int"),
+        wide_il: I32,
+        tl: In("int"),
+        wide_tl: I32,
+        err: Out("int"),
+        code: I32,
+        B: I64,
+        T: I64,
+        U: I64,
+        C: I64,
+        side: I64,
+        both: I32,
+        alpha: Out("gk_f"),
+        nll: Out("gk_f"),
+    }
+}
+
+kernel_args! {
+    /// Arguments of `rnnt_grad`.
+    RnntGradArgs {
+        x: In("gk_t"),
+        lse: In("gk_f"),
+        blanks: In("gk_f"),
+        emits: In("gk_f"),
+        targets: In("int"),
+        il: In("int"),
+        tl: In("int"),
+        nodes: I64,
+        T: I64,
+        U: I64,
+        C: I64,
+        blank: I64,
+        lanes: I32,
+        wide: I32,
+        accumulate: I32,
+        alpha: In("gk_f"),
+        nll: In("gk_f"),
+        gy: In("gk_t"),
+        dx: Out("gk_t"),
+    }
+    args {
+        side: I64,
+        factor: Real,
+        wide_t: I32,
+        wide_il: I32,
+        wide_tl: I32,
+        each: I32,
+        gy_f32: I32,
+    }
+}
+
 kernel_table! {
     Loss;
     BATCH_PACK: BatchPackArgs = "loss/batch.c" "batch_pack" [(FLOATS64, &[])];
@@ -880,12 +897,9 @@ kernel_table! {
     LOVASZ_SLOPE: LovaszSlopeArgs = "loss/batch.c" "lovasz_slope" [(FLOATS64, &[])];
     LOVASZ_ITEMS: LovaszItemsArgs = "loss/batch.c" "lovasz_items" [(FLOATS64, &[])];
     LOVASZ_GRAD: LovaszGradArgs = "loss/batch.c" "lovasz_grad" [(FLOATS64, &[])];
-    CTC_ALPHA: CtcAlphaArgs = "loss/ctc.c" "ctc_alpha" [(FLOATS64, &[])];
+    CTC_LATTICE: CtcLatticeArgs = "loss/ctc.c" "ctc_lattice" [(FLOATS64, &[])];
     CTC_ITEMS: CtcItemsArgs = "loss/ctc.c" "ctc_items" [(FLOATS64, &[])];
     CTC_GRAD: CtcGradArgs = "loss/ctc.c" "ctc_grad" [(FLOATS64, &[])];
-    RNNT_LSE: RnntLseArgs = "loss/ctc.c" "rnnt_lse" [(FLOATS64, &[])];
-    RNNT_LATTICE: RnntLatticeArgs = "loss/ctc.c" "rnnt_lattice" [(FLOATS64, &[])];
-    RNNT_GRAD: RnntGradArgs = "loss/ctc.c" "rnnt_grad" [(FLOATS64, &[])];
     LOSS_ITEMS: LossItemsArgs = "loss/loss.c" "loss_items" [(FLOATS64, LOSSES)];
     LOSS_PARTIAL: LossPartialArgs = "loss/loss.c" "loss_partial" [(FLOATS64, LOSSES)];
     LOSS_BWD: LossBwdArgs = "loss/loss.c" "loss_bwd" [(FLOATS64, LOSSES)];
@@ -909,4 +923,7 @@ kernel_table! {
     STFT_FINISH: StftFinishArgs = "loss/stft.c" "stft_finish" [(FLOATS64, &[])];
     STFT_FRAMES: StftFramesArgs = "loss/stft.c" "stft_frames" [(FLOATS64, &[])];
     STFT_GATHER: StftGatherArgs = "loss/stft.c" "stft_gather" [(FLOATS64, &[])];
+    RNNT_NODES: RnntNodesArgs = "loss/transducer.c" "rnnt_nodes" [(FLOATS64, &[])];
+    RNNT_LATTICE: RnntLatticeArgs = "loss/transducer.c" "rnnt_lattice" [(FLOATS64, &[])];
+    RNNT_GRAD: RnntGradArgs = "loss/transducer.c" "rnnt_grad" [(FLOATS64, &[])];
 }
