@@ -288,8 +288,15 @@ pub(super) const PROBLEMS: &[Problem] = &[
     problem("conv", "depthwise_9x9", F32, |cx, dt| {
         Convolution::depthwise(cx, 1).window(9).forward(cx, dt).map(Prepared::by_bytes)
     }),
-    problem("conv", "depthwise_3x3_stride2", F32, |cx, dt| {
+    problem("conv", "depthwise_3x3_stride2", F32_BF16, |cx, dt| {
         Convolution::depthwise(cx, 2).forward(cx, dt).map(Prepared::by_bytes)
+    }),
+    problem("conv", "depthwise_5x5_stride2", F32, |cx, dt| {
+        Convolution::depthwise(cx, 2).window(5).forward(cx, dt).map(Prepared::by_bytes)
+    }),
+    problem("conv", "depthwise_3x3_dilated", F32, |cx, dt| {
+        let s = Convolution::depthwise(cx, 1);
+        Convolution { pad: 2, dilation: 2, ..s }.forward(cx, dt).map(Prepared::by_bytes)
     }),
     problem("conv_bwd", "dx_3x3_256x14", F32_BF16, |cx, dt| {
         Convolution::square(cx, 256, 14).backward(cx, dt, [true, false])
@@ -319,6 +326,12 @@ pub(super) const PROBLEMS: &[Problem] = &[
     }),
     problem("conv_bwd", "depthwise_9x9", F32, |cx, dt| {
         Convolution::depthwise(cx, 1).window(9).backward(cx, dt, [true, true]).map(Prepared::by_bytes)
+    }),
+    problem("conv_bwd", "depthwise_3x3_stride2", F32_BF16, |cx, dt| {
+        Convolution::depthwise(cx, 2).backward(cx, dt, [true, true]).map(Prepared::by_bytes)
+    }),
+    problem("conv_bwd", "depthwise_5x5_stride2", F32, |cx, dt| {
+        Convolution::depthwise(cx, 2).window(5).backward(cx, dt, [true, true]).map(Prepared::by_bytes)
     }),
     problem("conv_transpose", "4x4_stride2_128x32", F32, |cx, dt| {
         Convolution::transposed(cx).forward(cx, dt)

@@ -1,5 +1,5 @@
 /* Depthwise convolution with 3 x 3 taps, stride and dilation 1 and a padding of 1, forward and adjoint, and its weight gradient: one channel of
- * x per channel of y, maps of one size. These are bound by memory: a thread has four columns of GK_STRIP rows, whose windows share x.
+ * x per channel of y, maps of one size. These are bound by memory: a thread has four columns of GK_CONV_STRIP rows, whose windows share x.
  *
  * conv_depthwise: y[h, w] = sum over a, b of w[a, b] * x[h + a - 1, w + b - 1]; adjoint (`back`): with the taps in the opposite order. Epilogue as
  * in conv/conv.c. conv_depthwise_weight: sums of dy * x for all taps of one channel per block and run of items; to part [splits, channels, taps],
@@ -9,7 +9,7 @@
  * Launch: conv_depthwise grid-stride over items; conv_depthwise_weight: one block per channel (fastest) and split.
  * Sums in gk_f. Deterministic. Reference: F.conv2d(groups=C), torch.nn.grad.
  */
-#define GK_STRIP 2
+#define GK_CONV_STRIP 2
 #define GK_SIDE 3
 #include "depthwise.h"
 
@@ -37,11 +37,11 @@ GK_FN gk_line gk_line_numbers(gk_line_bits b)
     return r;
 }
 /* All rows whose windows the strip at s has. */
-GK_FN void gk_lines_of(gk_line l[GK_STRIP + 2], GK_GLOBAL const gk_t* x, gk_spot s, int height, int width, int wide)
+GK_FN void gk_lines_of(gk_line l[GK_CONV_STRIP + 2], GK_GLOBAL const gk_t* x, gk_spot s, int height, int width, int wide)
 {
-    gk_line_bits b[GK_STRIP + 2];
-    GK_UNROLL for (int a = 0; a < GK_STRIP + 2; a++) b[a] = gk_line_at(x, s.h + a - 1, s.w, height, width, wide);
-    GK_UNROLL for (int a = 0; a < GK_STRIP + 2; a++) l[a] = gk_line_numbers(b[a]);
+    gk_line_bits b[GK_CONV_STRIP + 2];
+    GK_UNROLL for (int a = 0; a < GK_CONV_STRIP + 2; a++) b[a] = gk_line_at(x, s.h + a - 1, s.w, height, width, wide);
+    GK_UNROLL for (int a = 0; a < GK_CONV_STRIP + 2; a++) l[a] = gk_line_numbers(b[a]);
 }
 
 // Units: FLOATS64
@@ -54,16 +54,15 @@ GK_KERNEL(conv_depthwise)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK
     int fused = act != 0 || scale || residual || z;
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_spot s = gk_spot_of((gk_u32)i, quads, strips, by.v[0], by.v[1]);
-        gk_u32 image = gk_quotient(s.map, by.v[2]);
-        int ch = (int)(s.map - image * (gk_u32)channels);
-        GK_GLOBAL const gk_t* from = x + (each == 1 ? (gk_i64)s.map : (gk_i64)image * size.v[2] + ch / each) * plane;
-        gk_line l[GK_STRIP + 2];
-        gk_f k[GK_SIDE * GK_SIDE], first = bias && !fused ? gk_load(bias, ch) : GK_R(0.0);
-        gk_four v[GK_STRIP];
-        gk_lines_of(l, from, s, height, width, wide);
-        GK_UNROLL for (int t = 0; t < GK_SIDE * GK_SIDE; t++) k[t] = gk_load(w, (gk_i64)ch * (GK_SIDE * GK_SIDE) + (back
+        gk_source o = gk_source_of(s.map, each, size.v[2], channels, by.v[2]);
+        int have = width - s.w < 4 ? width - s.w : 4;
+        gk_line l[GK_CONV_STRIP + 2];
+        gk_f k[GK_SIDE * GK_SIDE], first = bias && !fused ? gk_load(bias, o.ch) : GK_R(0.0);
+        gk_four v[GK_CONV_STRIP];
+        gk_lines_of(l, x + o.from * plane, s, height, width, wide);
+        GK_UNROLL for (int t = 0; t < GK_SIDE * GK_SIDE; t++) k[t] = gk_load(w, (gk_i64)o.ch * (GK_SIDE * GK_SIDE) + (back
             ? GK_SIDE * GK_SIDE - 1 - t : t));
-        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
+        GK_UNROLL for (int r = 0; r < GK_CONV_STRIP; r++) {
             GK_UNROLL for (int u = 0; u < 4; u++) v[r].v[u] = first;
             GK_UNROLL for (int a = 0; a < GK_SIDE; a++) {
                 GK_UNROLL for (int b = 0; b < GK_SIDE; b++) {
@@ -71,13 +70,9 @@ GK_KERNEL(conv_depthwise)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK
                 }
             }
         }
-        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
-            gk_i64 at[4];
-            int have = width - s.w < 4 ? width - s.w : 4;
-            GK_UNROLL for (int u = 0; u < 4; u++) at[u] = (gk_i64)s.map * plane + (s.h + r) * (gk_i64)width + s.w + u;
-            if (s.h + r >= height) continue;
-            if (fused) gk_store_fused(v[r], at[0], have, wide, ch, scale, bias, residual, y, z, accumulate, act, p);
-            else gk_conv_store(v[r], at, have, wide, ch, 0, 0, 0, y, 0, accumulate, 0, GK_R(0.0));
+        GK_UNROLL for (int r = 0; r < GK_CONV_STRIP; r++) {
+            gk_i64 at = (gk_i64)s.map * plane + (s.h + r) * (gk_i64)width + s.w;
+            if (s.h + r < height) gk_store_row(v[r], at, have, wide, fused, o.ch, scale, bias, residual, y, z, accumulate, act, p);
         }
     }
 }
@@ -97,13 +92,13 @@ GK_KERNEL(conv_depthwise_weight)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_OUT(gk_f, p
         gk_spot s = gk_spot_of((gk_u32)i, quads, strips, by.v[0], by.v[1]);
         GK_GLOBAL const gk_t* from = x + ((gk_i64)s.map * size.v[2] + ch / each) * plane;
         GK_GLOBAL const gk_t* to = dy + ((gk_i64)s.map * channels + ch) * plane;
-        gk_line l[GK_STRIP + 2];
-        gk_quad q[GK_STRIP];
-        gk_four d[GK_STRIP];
-        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) q[r] = gk_middle(to, s.h + r, s.w, height, width, wide);
+        gk_line l[GK_CONV_STRIP + 2];
+        gk_quad q[GK_CONV_STRIP];
+        gk_four d[GK_CONV_STRIP];
+        GK_UNROLL for (int r = 0; r < GK_CONV_STRIP; r++) q[r] = gk_middle(to, s.h + r, s.w, height, width, wide);
         gk_lines_of(l, from, s, height, width, wide);
-        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) d[r] = gk_quad_numbers(q[r]);
-        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
+        GK_UNROLL for (int r = 0; r < GK_CONV_STRIP; r++) d[r] = gk_quad_numbers(q[r]);
+        GK_UNROLL for (int r = 0; r < GK_CONV_STRIP; r++) {
             GK_UNROLL for (int a = 0; a < GK_SIDE; a++) {
                 GK_UNROLL for (int b = 0; b < GK_SIDE; b++) {
                     GK_UNROLL for (int u = 0; u < 4; u++) acc[a * GK_SIDE + b] += d[r].v[u] * l[r + a].v[u + b];
@@ -111,14 +106,7 @@ GK_KERNEL(conv_depthwise_weight)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_OUT(gk_f, p
             }
         }
     }
-    GK_UNROLL for (int k = 0; k < GK_SIDE * GK_SIDE; k++) {
-        gk_f sum = gk_group_sum(acc[k], tmp, 32);
-        if (t % 32 == 0) sums[t / 32 * (GK_SIDE * GK_SIDE) + k] = sum;
-    }
+    gk_sum_taps(acc, GK_SIDE * GK_SIDE, GK_SIDE * GK_SIDE, tmp, sums);
     GK_BARRIER();
-    if (t < GK_SIDE * GK_SIDE) {
-        gk_f sum = GK_R(0.0);
-        for (int k = 0; k < GK_BLOCK / 32; k++) sum += sums[k * (GK_SIDE * GK_SIDE) + t];
-        part[((gk_i64)split * channels + ch) * (GK_SIDE * GK_SIDE) + t] = sum;
-    }
+    gk_store_taps(sums, GK_SIDE * GK_SIDE, GK_SIDE * GK_SIDE, part + ((gk_i64)split * channels + ch) * (GK_SIDE * GK_SIDE));
 }

@@ -2,7 +2,7 @@
  * weight gradient. As conv/depthwise.c, with more rows to a thread: rows of x are read one after the other, each for all rows of outputs whose
  * windows have it.
  */
-#define GK_STRIP 4
+#define GK_CONV_STRIP 4
 #define GK_REACH 3
 #include "depthwise.h"
 
@@ -29,16 +29,16 @@ GK_FN gk_line gk_line_at(GK_GLOBAL const gk_t* x, int h, int w, int height, int 
 }
 
 /* Sums of the strip at s; k: the channel's weights, `back`: in the opposite order. */
-GK_FN void gk_sums(gk_four v[GK_STRIP], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* w, gk_spot s, int height, int width, int back,
+GK_FN void gk_sums(gk_four v[GK_CONV_STRIP], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* w, gk_spot s, int height, int width, int back,
                    const int side, const int wide)
 {
     gk_f k[49];
     GK_UNROLL for (int t = 0; t < side * side; t++) k[t] = gk_load(w, back ? side * side - 1 - t : t);
-    GK_UNROLL for (int r = 0; r < GK_STRIP; r++)
+    GK_UNROLL for (int r = 0; r < GK_CONV_STRIP; r++)
         GK_UNROLL for (int u = 0; u < 4; u++) v[r].v[u] = GK_R(0.0);
-    GK_UNROLL for (int a = 0; a < GK_STRIP + side - 1; a++) {
+    GK_UNROLL for (int a = 0; a < GK_CONV_STRIP + side - 1; a++) {
         gk_line l = gk_line_at(x, s.h + a - side / 2, s.w, height, width, wide);
-        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
+        GK_UNROLL for (int r = 0; r < GK_CONV_STRIP; r++) {
             if (a < r || a >= r + side) continue;
             GK_UNROLL for (int b = 0; b < side; b++) {
                 GK_UNROLL for (int u = 0; u < 4; u++) v[r].v[u] += k[(a - r) * side + b] * l.v[GK_REACH - side / 2 + u + b];
@@ -46,8 +46,8 @@ GK_FN void gk_sums(gk_four v[GK_STRIP], GK_GLOBAL const gk_t* x, GK_GLOBAL const
         }
     }
 }
-GK_FN void gk_sums_by(gk_four v[GK_STRIP], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* w, gk_spot s, int height, int width, int wide, int back,
-                      const int side)
+GK_FN void gk_sums_by(gk_four v[GK_CONV_STRIP], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* w, gk_spot s, int height, int width, int wide,
+                      int back, const int side)
 {
     if (wide) gk_sums(v, x, w, s, height, width, back, side, 1);
     else gk_sums(v, x, w, s, height, width, back, side, 0);
@@ -68,30 +68,27 @@ GK_KERNEL(conv_depthwise_large)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scal
     int fused = act != 0 || scale || bias || residual || z;
     for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
         gk_spot s = gk_spot_of((gk_u32)i, quads, strips, by.v[0], by.v[1]);
-        gk_u32 image = gk_quotient(s.map, by.v[2]);
-        int ch = (int)(s.map - image * (gk_u32)channels), have = width - s.w < 4 ? width - s.w : 4;
-        GK_GLOBAL const gk_t* from = x + (each == 1 ? (gk_i64)s.map : (gk_i64)image * size.v[2] + ch / each) * plane;
-        gk_four v[GK_STRIP];
-        if (side == 5) gk_sums_by(v, from, w + (gk_i64)ch * 25, s, height, width, wide, back, 5);
-        else gk_sums_by(v, from, w + (gk_i64)ch * 49, s, height, width, wide, back, 7);
-        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
-            gk_i64 at[4];
-            GK_UNROLL for (int u = 0; u < 4; u++) at[u] = (gk_i64)s.map * plane + (s.h + r) * (gk_i64)width + s.w + u;
-            if (s.h + r >= height) continue;
-            if (fused) gk_store_fused(v[r], at[0], have, wide, ch, scale, bias, residual, y, z, accumulate, act, p);
-            else gk_conv_store(v[r], at, have, wide, ch, 0, 0, 0, y, 0, accumulate, 0, GK_R(0.0));
+        gk_source o = gk_source_of(s.map, each, size.v[2], channels, by.v[2]);
+        int have = width - s.w < 4 ? width - s.w : 4;
+        gk_four v[GK_CONV_STRIP];
+        if (side == 5) gk_sums_by(v, x + o.from * plane, w + (gk_i64)o.ch * 25, s, height, width, wide, back, 5);
+        else gk_sums_by(v, x + o.from * plane, w + (gk_i64)o.ch * 49, s, height, width, wide, back, 7);
+        GK_UNROLL for (int r = 0; r < GK_CONV_STRIP; r++) {
+            gk_i64 at = (gk_i64)s.map * plane + (s.h + r) * (gk_i64)width + s.w;
+            if (s.h + r < height) gk_store_row(v[r], at, have, wide, fused, o.ch, scale, bias, residual, y, z, accumulate, act, p);
         }
     }
 }
 
 /* Adds the products of dy and x of the strip at s for all taps. */
-GK_FN void gk_add_taps(gk_f acc[49], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, gk_spot s, int height, int width, const int side, const int wide)
+GK_FN void gk_add_taps(gk_f acc[49], GK_GLOBAL const gk_t* x, GK_GLOBAL const gk_t* dy, gk_spot s, int height, int width, const int side,
+                       const int wide)
 {
-    gk_four d[GK_STRIP];
-    GK_UNROLL for (int r = 0; r < GK_STRIP; r++) d[r] = gk_quad_numbers(gk_middle(dy, s.h + r, s.w, height, width, wide));
-    GK_UNROLL for (int a = 0; a < GK_STRIP + side - 1; a++) {
+    gk_four d[GK_CONV_STRIP];
+    GK_UNROLL for (int r = 0; r < GK_CONV_STRIP; r++) d[r] = gk_quad_numbers(gk_middle(dy, s.h + r, s.w, height, width, wide));
+    GK_UNROLL for (int a = 0; a < GK_CONV_STRIP + side - 1; a++) {
         gk_line l = gk_line_at(x, s.h + a - side / 2, s.w, height, width, wide);
-        GK_UNROLL for (int r = 0; r < GK_STRIP; r++) {
+        GK_UNROLL for (int r = 0; r < GK_CONV_STRIP; r++) {
             if (a < r || a >= r + side) continue;
             GK_UNROLL for (int b = 0; b < side; b++) {
                 GK_UNROLL for (int u = 0; u < 4; u++) acc[(a - r) * side + b] += d[r].v[u] * l.v[GK_REACH - side / 2 + u + b];
@@ -121,14 +118,7 @@ GK_KERNEL(conv_depthwise_large_weight)(GK_IN(gk_t, x), GK_IN(gk_t, dy), GK_OUT(g
         else if (wide) gk_add_taps(acc, from, to, s, height, width, 7, 1);
         else gk_add_taps(acc, from, to, s, height, width, 7, 0);
     }
-    GK_UNROLL for (int k = 0; k < 49; k++) {
-        gk_f sum = gk_group_sum(acc[k], tmp, 32);
-        if (t % 32 == 0) sums[t / 32 * 49 + k] = sum;
-    }
+    gk_sum_taps(acc, 49, 49, tmp, sums);
     GK_BARRIER();
-    if (t < taps) {
-        gk_f sum = GK_R(0.0);
-        for (int k = 0; k < GK_BLOCK / 32; k++) sum += sums[k * 49 + t];
-        part[((gk_i64)split * channels + ch) * taps + t] = sum;
-    }
+    gk_store_taps(sums, 49, taps, part + ((gk_i64)split * channels + ch) * taps);
 }

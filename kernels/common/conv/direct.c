@@ -1,7 +1,7 @@
 /* Convolution without tiles: for depthwise ones, which are bound by memory, and for maps that the plans of conv/conv.c cannot describe.
  *
  * conv_direct: one output per thread. Forward: y[q] = sum over r, t of w * x[q * stride - pad + t * dilation]; adjoint: of w * x[(q + pad -
- * t * dilation) / stride] where that is whole. conv_rows: the same for strips of GK_STRIP outputs along height with stride and dilation 1 there,
+ * t * dilation) / stride] where that is whole. conv_rows: the same for strips of GK_CONV_STRIP outputs along height with stride and dilation 1 there,
  * whose windows share rows of x. Epilogue as in conv/conv.c. conv_direct_weight: sums of dy * x for one pair of channels and up to GK_CONV_TAPS taps
  * per block and run of places; to part [splits, pairs, taps], which conv_combine adds in order.
  * Launch: conv_direct, conv_rows grid-stride over outputs, strips; conv_direct_weight: one block per chunk of taps (fastest), pair and split.
@@ -11,7 +11,7 @@
 #include "window_table.h"
 
 #define GK_CONV_TAPS 9
-#define GK_STRIP 4
+#define GK_CONV_STRIP 4
 
 /* Splits i into (image and channel, depth, height, width) of a map. */
 typedef struct { gk_i64 nc; int d, h, w; } gk_spot;
@@ -94,32 +94,32 @@ GK_KERNEL(conv_rows)(GK_IN(gk_t, x), GK_IN(gk_t, w), GK_IN(gk_t, scale), GK_IN(g
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, w); GK_BIND_IN(gk_t, scale); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_t, residual);
     GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_t, z);
     int kh = (int)win.v[1], kw = (int)win.v[2], height = (int)img.v[1], width = (int)img.v[2], oh = (int)out.v[1], ow = (int)out.v[2];
-    gk_i64 rows = out.v[3], channels = rows * out.v[4], plane = img.v[1] * img.v[2], strips = (out.v[1] + GK_STRIP - 1) / GK_STRIP;
+    gk_i64 rows = out.v[3], channels = rows * out.v[4], plane = img.v[1] * img.v[2], strips = (out.v[1] + GK_CONV_STRIP - 1) / GK_CONV_STRIP;
     gk_i64 total = strips * out.v[2] * channels * out.v[5];
     for (gk_i64 i = gk_gid(); i < total; i += gk_gsize()) {
         gk_spot s = gk_spot_of(i, total, 1, strips, out.v[2]);
         gk_i64 n = gk_divide(s.nc, channels), ch = s.nc - n * channels, g = gk_divide(ch, rows);
         GK_GLOBAL const gk_t* from = x + (n * out.v[4] + g) * plane;
         GK_GLOBAL const gk_t* k = w + ch * kh * kw;
-        int h0 = s.h * GK_STRIP, first = back ? h0 + (int)geo.v[1] - (kh - 1) : h0 - (int)geo.v[1];
+        int h0 = s.h * GK_CONV_STRIP, first = back ? h0 + (int)geo.v[1] - (kh - 1) : h0 - (int)geo.v[1];
         gk_four v = gk_run_zero();
         for (int c = 0; c < kw; c++) {
             int at = gk_source(s.w, c, (int)win.v[5], (int)geo.v[2], (int)geo.v[5], width, back);
-            gk_f t[GK_STRIP];
+            gk_f t[GK_CONV_STRIP];
             /* Weights that row `r` of the window's rows meets in the outputs of the strip; they move down by one output per row. */
-            GK_UNROLL for (int u = 0; u < GK_STRIP; u++) t[u] = GK_R(0.0);
-            for (int r = 0; r < kh + GK_STRIP - 1; r++) {
+            GK_UNROLL for (int u = 0; u < GK_CONV_STRIP; u++) t[u] = GK_R(0.0);
+            for (int r = 0; r < kh + GK_CONV_STRIP - 1; r++) {
                 gk_f a = GK_R(0.0);
-                GK_UNROLL for (int u = GK_STRIP - 1; u > 0; u--) t[u] = t[u - 1];
+                GK_UNROLL for (int u = GK_CONV_STRIP - 1; u > 0; u--) t[u] = t[u - 1];
                 t[0] = GK_R(0.0);
                 if (r < kh) t[0] = gk_load(k, (back ? kh - 1 - r : r) * kw + c);
                 if (at >= 0 && (gk_u32)(first + r) < (gk_u32)height) a = gk_load(from, (gk_i64)(first + r) * width + at);
-                GK_UNROLL for (int u = 0; u < GK_STRIP; u++) v.v[u] += t[u] * a;
+                GK_UNROLL for (int u = 0; u < GK_CONV_STRIP; u++) v.v[u] += t[u] * a;
             }
         }
         gk_i64 at[4];
         GK_UNROLL for (int u = 0; u < 4; u++) at[u] = (s.nc * oh + h0 + u) * ow + s.w;
-        gk_conv_store(v, at, oh - h0 < GK_STRIP ? oh - h0 : GK_STRIP, 0, ch, scale, bias, residual, y, z, accumulate, act, p);
+        gk_conv_store(v, at, oh - h0 < GK_CONV_STRIP ? oh - h0 : GK_CONV_STRIP, 0, ch, scale, bias, residual, y, z, accumulate, act, p);
     }
 }
 

@@ -388,7 +388,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `conv_depthwise_large_weight`.
+    /// Arguments of `conv_depthwise_large_weight`, `conv_depthwise_strided_weight`.
     ConvDepthwiseLargeWeightArgs {
         x: In("gk_t"),
         dy: In("gk_t"),
@@ -399,6 +399,27 @@ kernel_args! {
         by: Dims,
         side: I32,
         wide: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `conv_depthwise_strided`, `conv_depthwise_strided_adjoint`.
+    ConvDepthwiseStridedArgs {
+        x: In("gk_t"),
+        w: In("gk_t"),
+        scale: In("gk_t"),
+        bias: In("gk_t"),
+        residual: In("gk_t"),
+        y: Out("gk_t"),
+        z: Out("gk_t"),
+        n: I64,
+        size: Dims,
+        by: Dims,
+        side: I32,
+        wide: I32,
+        accumulate: I32,
+        act: I32,
+        p: Real,
     }
 }
 
@@ -630,6 +651,9 @@ kernel_table! {
     CONV_DEPTHWISE_WEIGHT: ConvDepthwiseWeightArgs = "conv/depthwise.c" "conv_depthwise_weight" [(FLOATS64, &[])];
     CONV_DEPTHWISE_LARGE: ConvDepthwiseLargeArgs = "conv/depthwise_large.c" "conv_depthwise_large" [(FLOATS64, &[])];
     CONV_DEPTHWISE_LARGE_WEIGHT: ConvDepthwiseLargeWeightArgs = "conv/depthwise_large.c" "conv_depthwise_large_weight" [(FLOATS64, &[])];
+    CONV_DEPTHWISE_STRIDED: ConvDepthwiseStridedArgs = "conv/depthwise_strided.c" "conv_depthwise_strided" [(FLOATS64, &[])];
+    CONV_DEPTHWISE_STRIDED_ADJOINT: ConvDepthwiseStridedArgs = "conv/depthwise_strided.c" "conv_depthwise_strided_adjoint" [(FLOATS64, &[])];
+    CONV_DEPTHWISE_STRIDED_WEIGHT: ConvDepthwiseLargeWeightArgs = "conv/depthwise_strided.c" "conv_depthwise_strided_weight" [(FLOATS64, &[])];
     CONV_DIRECT: ConvDirectArgs = "conv/direct.c" "conv_direct" [(FLOATS64, &[])];
     CONV_ROWS: ConvDirectArgs = "conv/direct.c" "conv_rows" [(FLOATS64, &[])];
     CONV_DIRECT_WEIGHT: ConvDirectWeightArgs = "conv/direct.c" "conv_direct_weight" [(FLOATS64, &[])];

@@ -101,6 +101,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/conv/depthwise.c",
     "common/conv/depthwise.h",
     "common/conv/depthwise_large.c",
+    "common/conv/depthwise_strided.c",
     "common/conv/direct.c",
     "common/conv/matrix.c",
     "common/conv/matrix_bf16x6.c",

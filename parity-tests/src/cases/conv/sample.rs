@@ -105,13 +105,27 @@ pub(super) fn draw_depthwise(s: &mut Sample) {
     if s.coin() {
         (d.stride, d.dilation) = (vec![1, d.stride[1]], vec![1, d.dilation[1]]);
     }
-    // Square windows that keep the map's size have kernels of their own.
-    if let Some(i @ 1..=3) = s.aligned() {
-        let side = 2 * i + 1;
+    // Square windows that keep the map's size, or halve it, have kernels of their own: those whose rows are whole fours, and others.
+    let special = match s.aligned() {
+        Some(i @ 1..=3) => Some((2 * i + 1, 1)),
+        // The sides take turns, and those of 16 bits begin with the other one.
+        Some(i) if i % 2 == 0 => Some((3 + 2 * ((i / 2 + s.vector() / 8) % 2), 2)),
+        None if !s.small && s.coin() => Some((3 + 2 * s.below(2), 2)),
+        _ => None,
+    };
+    if let Some((side, stride)) = special {
         d.n = d.n.max(1);
-        (d.kernel, d.stride, d.pad, d.dilation) = (vec![side; 2], vec![1; 2], vec![i; 2], vec![1; 2]);
+        (d.kernel, d.stride) = (vec![side; 2], vec![stride; 2]);
+        (d.pad, d.dilation) = (vec![side / 2; 2], vec![1; 2]);
     }
-    let input = d.input(s);
+    let mut input = d.input(s);
+    if let Some((_, 2)) = special {
+        input = vec![1 + s.below(19), 1 + s.below(19)];
+        if s.aligned().is_some() {
+            // Gradients of several channels per group have other kernels.
+            (d.cog, input[1]) = (1, input[1].next_multiple_of(4));
+        }
+    }
     s.put("x", &cat(&[d.n, d.groups], &input), Any);
     weight(s, &cat(&[d.groups * d.cog, 1], &d.kernel));
     s.put("b", &[d.groups * d.cog], Any);
@@ -166,6 +180,12 @@ pub(super) fn draw_state(s: &mut Sample) {
 pub(super) fn draw_fused(s: &mut Sample) {
     let mut d = Drawn::new(s, 2);
     d.n = d.n.max(1);
+    // Depthwise ones have kernels of their own, with this epilogue.
+    if let Some(stride @ 1..=2) = s.aligned() {
+        let side = 3 + 2 * s.below(2);
+        (d.cig, d.cog, d.kernel, d.stride) = (1, 1 + s.below(2), vec![side; 2], vec![stride; 2]);
+        (d.pad, d.dilation) = (vec![side / 2; 2], vec![1; 2]);
+    }
     let input = d.input(s);
     s.put("x", &cat(&[d.n, d.groups * d.cig], &input), Any);
     weight(s, &cat(&[d.groups * d.cog, d.cig], &d.kernel));

@@ -4,6 +4,7 @@
 pub(super) mod causal;
 mod columns;
 pub(super) mod deformable;
+mod depthwise;
 mod few;
 mod format;
 mod matrix;
@@ -17,15 +18,14 @@ pub(super) mod weight;
 use self::format::channels_last;
 use self::plan::conv::{ConvPlan, ConvProblem};
 use self::plan::weight::{WeightPlan, WeightProblem};
-use self::plan::{COUNT, Depthwise, Library, Tile};
+use self::plan::{COUNT, Library, Tile};
 use self::reduced::Reduced;
 use self::vendor::Wanted;
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::driver::{ConvPass, DimsArg, VendorConvProblem};
+use crate::driver::{ConvPass, VendorConvProblem};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, aligned16, dims};
-use crate::engine::ops::shape::strided::magic;
 use crate::error::{GpuError, Result};
 use crate::ops::activation::Activation;
 use crate::ops::conv::*;
@@ -79,37 +79,6 @@ impl<'a> Gathered<'a> {
         let (y, accumulate) = (g.out, g.accumulate);
         let io = ConvIo { x, w, bias: None, scale: None, residual: None, y, z: None };
         Gathered { accumulate, act: Activation::Identity, ..Gathered::forward(s, back, p, io) }
-    }
-}
-
-/// A depthwise convolution as a kernel takes it.
-pub(in crate::engine::ops) struct DepthwiseArgs {
-    pub(in crate::engine::ops) items: usize,
-    pub(in crate::engine::ops) size: DimsArg,
-    /// Multipliers that divide by the items of a row, the strips of a map and the maps of an image.
-    pub(in crate::engine::ops) by: DimsArg,
-    pub(in crate::engine::ops) wide: i32,
-}
-
-impl DepthwiseArgs {
-    /// Arguments for `maps` maps, of which input maps have `each` outputs.
-    fn new(s: &ConvShape, d: Depthwise, [maps, each]: [usize; 2], views: [&View<'_>; 2]) -> Self {
-        DepthwiseArgs {
-            items: s.n * maps * d.quads * d.strips,
-            size: dims([s.input[1], s.input[2], s.groups, each]),
-            by: magic([d.quads, d.strips, s.groups * each]),
-            wide: i32::from(s.input[2].is_multiple_of(4) && views.into_iter().all(aligned16)),
-        }
-    }
-
-    /// Arguments for all output maps, `each` per group.
-    fn forward(s: &ConvShape, d: Depthwise, each: usize, views: [&View<'_>; 2]) -> Self {
-        DepthwiseArgs::new(s, d, [s.groups * each, each], views)
-    }
-
-    /// Arguments for the weights of one channel: its items in all images.
-    pub(in crate::engine::ops) fn weight(s: &ConvShape, d: Depthwise, views: [&View<'_>; 2]) -> Self {
-        DepthwiseArgs::new(s, d, [1, s.cog()], views)
     }
 }
 
@@ -322,50 +291,7 @@ impl Engine {
             p,
         };
         if let ConvPlan::Depthwise(d) = plan {
-            let ConvDirectArgs { x, w, scale, bias, residual, y, z, back, accumulate, .. } = args;
-            let views = [&q.x, &q.y.as_view()];
-            let DepthwiseArgs { items, size, by, wide } = DepthwiseArgs::forward(s, d, m, views);
-            let n = items as i64;
-            if d.side > 3 {
-                let side = d.side as i32;
-                let args = ConvDepthwiseLargeArgs {
-                    x,
-                    w,
-                    scale,
-                    bias,
-                    residual,
-                    y,
-                    z,
-                    n,
-                    size,
-                    by,
-                    side,
-                    wide,
-                    back,
-                    accumulate,
-                    act,
-                    p,
-                };
-                return self.launch(&CONV_DEPTHWISE_LARGE, dtype, "", Grid::Stride(items), &args);
-            }
-            let args = ConvDepthwiseArgs {
-                x,
-                w,
-                scale,
-                bias,
-                residual,
-                y,
-                z,
-                n,
-                size,
-                by,
-                wide,
-                back,
-                accumulate,
-                act,
-                p,
-            };
-            return self.launch(&CONV_DEPTHWISE, dtype, "", Grid::Stride(items), &args);
+            return self.depthwise(q, d, args);
         }
         if plan == ConvPlan::Strips {
             let items = s.n * s.groups * m * to[1].div_ceil(4) * to[2];

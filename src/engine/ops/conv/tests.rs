@@ -301,6 +301,35 @@ fn every_variant_computes_the_same() {
 }
 
 #[test]
+fn depthwise_convolutions_that_halve_maps() {
+    let Some(gpu) = opencl() else { return };
+    // Rows of whole fours and others; several strips, or a part of one; maps that are smaller than a window.
+    let maps: [&[usize]; 8] = [&[28, 28], &[17, 12], &[16, 19], &[7, 7], &[9, 34], &[8, 4], &[1, 9], &[3, 2]];
+    for (i, input) in maps.into_iter().enumerate() {
+        for (side, kernel) in [(3, &[3, 3]), (5, &[5, 5])] {
+            for [cig, cog] in [[1, 1], [1, 2], [2, 1]] {
+                let p = Problem {
+                    n: 3,
+                    groups: 5,
+                    cig,
+                    cog,
+                    input,
+                    kernel,
+                    stride: 2,
+                    pad: side / 2,
+                    dilation: 1,
+                };
+                let want = p.reference();
+                p.check(&want, &gpu, DType::F32, "depthwise");
+                if i % 2 == 0 && gpu.caps().supports(DType::F64) {
+                    p.check(&want, &gpu, DType::F64, "depthwise");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn adjoints_of_few_channels_by_place() {
     let Some(gpu) = opencl() else { return };
     gpu.pin_variant("conv_transpose", Some("few_channels")).unwrap();

@@ -4,9 +4,8 @@ use crate::buffer::{GradMut, View};
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, dims};
-use crate::engine::ops::conv::DepthwiseArgs;
+use crate::engine::ops::conv::plan::Library;
 use crate::engine::ops::conv::plan::weight::{WeightPlan, WeightProblem};
-use crate::engine::ops::conv::plan::{Depthwise, Library};
 use crate::error::Result;
 use crate::ops::conv::*;
 use crate::spec::kernels::conv::*;
@@ -130,30 +129,6 @@ impl Engine {
             per: per as i64,
         };
         self.launch(&CONV_DIRECT_WEIGHT, dtype, "", Grid::Blocks([blocks * splits, 1, 1]), &args)?;
-        self.conv_join(&g, Some(&part.view()), splits)
-    }
-
-    /// One block per channel and run of items.
-    fn depthwise_weight(
-        &self,
-        s: &ConvShape,
-        d: Depthwise,
-        [splits, per]: [usize; 2],
-        [x, dy]: [View<'_>; 2],
-        g: GradMut<'_>,
-    ) -> Result<()> {
-        let DepthwiseArgs { items: n, size, by, wide } = DepthwiseArgs::weight(s, d, [&x, &dy]);
-        let part = self.scratch(x.dtype().accumulator(), splits * g.out.numel())?;
-        let (grid, dtype) = (Grid::Blocks([s.co * splits, 1, 1]), x.dtype());
-        let (x, dy, sums) = (self.arg_in(&x), self.arg_in(&dy), self.arg_in(&part.view()));
-        let (n, per, side) = (n as i64, per as i64, d.side as i32);
-        if d.side > 3 {
-            let args = ConvDepthwiseLargeWeightArgs { x, dy, part: sums, n, per, size, by, side, wide };
-            self.launch(&CONV_DEPTHWISE_LARGE_WEIGHT, dtype, "", grid, &args)?;
-        } else {
-            let args = ConvDepthwiseWeightArgs { x, dy, part: sums, n, per, size, by, wide };
-            self.launch(&CONV_DEPTHWISE_WEIGHT, dtype, "", grid, &args)?;
-        }
         self.conv_join(&g, Some(&part.view()), splits)
     }
 }

@@ -20,9 +20,10 @@ pub(crate) const COUNT: usize = 1 << 30;
 const PARTS: usize = 1 << 27;
 /// Elements of the columns of windows that are in memory at a time.
 pub(super) const COLUMNS_LIMIT: usize = 1 << 25;
-/// Rows of an item of the depthwise kernels (`GK_STRIP`), of three taps and of more.
+/// Rows of an item of the depthwise kernels (`GK_CONV_STRIP`): of three taps, of more, and of strides of two, those of the larger map.
 const STRIP: usize = 2;
 const LARGE_STRIP: usize = 4;
+const STRIDED_STRIP: usize = 8;
 
 const SOURCE: &str = "kernels/common/conv/conv.c, weight.c";
 
@@ -41,7 +42,10 @@ const VARIANTS: &[Variant] = &[
     Variant { name: "tile_32x256", source: SOURCE },
     Variant { name: "tile_16x256", source: SOURCE },
     Variant { name: "split_k", source: SOURCE },
-    Variant { name: "direct", source: "kernels/common/conv/direct.c" },
+    Variant {
+        name: "direct",
+        source: "kernels/common/conv/direct.c, depthwise.c, depthwise_large.c, depthwise_strided.c",
+    },
 ];
 
 /// Number of the variant that multiplies f32 in bf16, six times.
@@ -113,11 +117,12 @@ pub(crate) enum Tile {
     Square64,
 }
 
-/// Items of a depthwise convolution that keeps the map's size, as `depthwise.c` takes it with 3 x 3 taps and `depthwise_large.c` with 5 x 5 or 7 x 7: of
-/// a row, and of a map along its height.
+/// Items of a depthwise convolution that keeps the map's size, as `depthwise.c` takes it with 3 x 3 taps and `depthwise_large.c` with 5 x 5 or 7 x 7, or
+/// halves it, as `depthwise_strided.c` does with 3 x 3 or 5 x 5: of a row of the input, and of its map along its height.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Depthwise {
     pub(crate) side: usize,
+    pub(crate) stride: usize,
     pub(crate) quads: usize,
     pub(crate) strips: usize,
 }
@@ -125,15 +130,21 @@ pub(crate) struct Depthwise {
 impl Depthwise {
     /// `Some` where the kernels for it apply, given that each output channel reads one channel.
     fn of(s: &ConvShape) -> Option<Depthwise> {
-        let side = s.kernel[2];
-        let square = matches!(side, 3 | 5 | 7) && s.kernel == [1, side, side];
-        let same = square && s.pad == [0, side / 2, side / 2] && s.input == s.output && s.input[0] == 1;
-        let unit = s.stride == [1; 3] && s.dilation[1..] == [1, 1];
+        let (side, stride) = (s.kernel[2], s.stride[2]);
+        let strip = match (stride, side) {
+            (1, 3) => STRIP,
+            (1, 5 | 7) => LARGE_STRIP,
+            (2, 3 | 5) => STRIDED_STRIP,
+            _ => return None,
+        };
+        let flat = s.input[0] == 1 && s.output == s.input.map(|n| n.div_ceil(stride));
+        let square = s.kernel == [1, side, side] && s.stride == [1, stride, stride];
+        let centred = s.pad == [0, side / 2, side / 2] && s.dilation[1..] == [1, 1];
         let [_, height, width] = s.input;
-        let strip = if side == 3 { STRIP } else { LARGE_STRIP };
         let (quads, strips) = (width.div_ceil(4), height.div_ceil(strip));
         let items = [s.n, s.ci.max(s.co), quads, strips].iter().fold(1, |a: usize, &b| a.saturating_mul(b));
-        (same && unit && items <= i32::MAX as usize).then_some(Depthwise { side, quads, strips })
+        let fits = flat && square && centred && items <= i32::MAX as usize;
+        fits.then_some(Depthwise { side, stride, quads, strips })
     }
 }
 

@@ -194,21 +194,57 @@ fn special_shapes_have_kernels_of_their_own() {
     let s = shape(8, [64, 64, 64], 56);
     assert_eq!(
         conv(s).plan(AUTO, &gpu),
-        Ok(ConvPlan::Depthwise(Depthwise { side: 3, quads: 14, strips: 28 }))
+        Ok(ConvPlan::Depthwise(Depthwise { side: 3, stride: 1, quads: 14, strips: 28 }))
     );
     let large = ConvShape { kernel: [1, 5, 5], pad: [0, 2, 2], ..s };
     assert_eq!(
         conv(large).plan(AUTO, &gpu),
-        Ok(ConvPlan::Depthwise(Depthwise { side: 5, quads: 14, strips: 14 }))
+        Ok(ConvPlan::Depthwise(Depthwise { side: 5, stride: 1, quads: 14, strips: 14 }))
     );
     let wide = ConvShape { kernel: [1, 3, 5], pad: [0, 1, 2], ..s };
     assert_eq!(conv(wide).plan(AUTO, &gpu), Ok(ConvPlan::Strips));
-    let stepped = ConvShape { stride: [1, 2, 2], output: [1, 28, 28], ..s };
+    let stepped = ConvShape { stride: [1, 3, 3], output: [1, 19, 19], ..s };
     assert_eq!(conv(stepped).plan(AUTO, &gpu), Ok(ConvPlan::Direct));
     let one = ConvShape { kernel: [1; 3], pad: [0; 3], ..shape(8, [64, 64, 1], 56) };
     assert_eq!(conv(one).plan(AUTO, &gpu), Ok(ConvPlan::Pointwise));
     let none = shape(8, [0, 64, 1], 56);
     assert_eq!(conv(none).plan(TILE_64, &gpu), Ok(ConvPlan::Direct));
+}
+
+#[test]
+fn depthwise_convolutions_that_halve_maps_have_kernels_of_their_own() {
+    let gpu = gpu();
+    let s = ConvShape { stride: [1, 2, 2], output: [1, 28, 28], ..shape(8, [64, 64, 64], 56) };
+    let items = |side, quads, strips| Depthwise { side, stride: 2, quads, strips };
+    let plan = |s: ConvShape| [false, true].map(|back| ConvProblem { back, ..conv(s) }.plan(AUTO, &gpu));
+    let both = |d| [Ok(ConvPlan::Depthwise(d)), Ok(ConvPlan::Depthwise(d))];
+    assert_eq!(plan(s), both(items(3, 14, 7)));
+    let large = ConvShape { kernel: [1, 5, 5], pad: [0, 2, 2], ..s };
+    assert_eq!(plan(large), both(items(5, 14, 7)));
+    assert_eq!(conv(large).plan(VARIANTS.len() - 1, &gpu), Ok(ConvPlan::Depthwise(items(5, 14, 7))));
+    // Of two columns or rows the smaller map has the one with an even number.
+    let odd = ConvShape { input: [1, 57, 55], output: [1, 29, 28], ..s };
+    assert_eq!(plan(odd), both(items(3, 14, 8)));
+    // Two channels per group: of a gradient two maps are added up.
+    let two = ConvShape { co: 128, ..s };
+    assert_eq!(plan(two), [Ok(ConvPlan::Depthwise(items(3, 14, 7))), Ok(ConvPlan::Direct)]);
+    let direct = [Ok(ConvPlan::Direct), Ok(ConvPlan::Direct)];
+    for other in [
+        ConvShape { pad: [0, 2, 2], output: [1, 29, 29], ..s },
+        ConvShape { dilation: [1, 2, 2], ..s },
+        ConvShape { kernel: [1, 7, 7], pad: [0, 3, 3], ..s },
+        ConvShape { stride: [1, 2, 1], output: [1, 28, 56], ..s },
+        // More items than 32 bits count.
+        ConvShape { n: 1 << 20, ..s },
+    ] {
+        assert_eq!(plan(other), direct, "{other:?}");
+    }
+    // 8 images with 98 items for each channel; the 64 channels alone leave most of the units idle.
+    let depthwise = |s| weight(s).plan(AUTO, &gpu).unwrap();
+    let WeightPlan::Depthwise { items: found, splits, per } = depthwise(s) else { panic!("no depthwise") };
+    assert_eq!((found, splits, per), (items(3, 14, 7), 2, 512));
+    assert!(matches!(depthwise(two), WeightPlan::Depthwise { .. }));
+    assert!(matches!(depthwise(ConvShape { dilation: [1, 2, 2], ..s }), WeightPlan::Direct { .. }));
 }
 
 #[test]

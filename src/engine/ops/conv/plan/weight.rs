@@ -131,7 +131,9 @@ impl WeightProblem<'_> {
         if let Some(items) = Depthwise::of(s).filter(|_| s.cig() == 1) {
             let n = s.n * items.quads * items.strips;
             let block = BLOCK as usize;
-            let [splits, per] = self.runs(n, [units(caps) * 8, s.co], block, block);
+            // Items of strides of two are large: with half the blocks each thread has several before its block adds up sums.
+            let blocks = units(caps) * if items.stride == 2 { 4 } else { 8 };
+            let [splits, per] = self.runs(n, [blocks, s.co], block, block);
             return WeightPlan::Depthwise { items, splits, per };
         }
         let blocks = self.size() / s.taps().max(1) * s.taps().div_ceil(9);
