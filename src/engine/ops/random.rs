@@ -226,8 +226,8 @@ impl RandomOps for Engine {
         let RngArgs { seed, stream, offset, more } = self.rng_args(OP, &rng)?;
         let (n, dt) = (io.x.numel(), io.x.dtype());
         let cols = io.bias.numel();
-        let all = [Some(&io.x), Some(&io.bias), io.residual.as_ref(), Some(&out)];
-        let wide = cols.is_multiple_of(8) && all.into_iter().flatten().all(aligned16);
+        let wide =
+            eights(cols, [Some(&io.x), Some(&io.bias), io.residual.as_ref(), Some(&out), mask.as_ref()]);
         let args = BiasDropoutArgs {
             x: self.arg_in(&io.x),
             bias: self.arg_in(&io.bias),
@@ -283,6 +283,12 @@ impl RandomOps for Engine {
     }
 }
 
+/// Whether dropout takes eight neighbours at a time: rows of `cols` elements consist of them, and all operands, the mask of bytes too, begin at
+/// multiples of 16 bytes.
+fn eights(cols: usize, operands: [Option<&View<'_>>; 5]) -> bool {
+    cols.is_multiple_of(8) && operands.into_iter().flatten().all(aligned16)
+}
+
 /// Threads of dropout over `n` elements: each takes eight, of 16 bits twice, or without `wide` a block of the generator.
 fn drop_grid(n: usize, dtype: DType, wide: bool) -> Grid {
     let each = match (wide, dtype.size()) {
@@ -313,7 +319,8 @@ impl Engine {
         self.check_owner(op, "y", &out)?;
         let RngArgs { seed, stream, offset, more } = self.rng_args(op, rng)?;
         let (n, dt) = (x.numel(), x.dtype());
-        let wide = aligned16(&x) && aligned16(&out) && mask.is_none_or(|m| aligned16(&m.as_view()));
+        let bytes = mask.map(ViewMut::as_view);
+        let wide = eights(8, [Some(&x), Some(&out), bytes.as_ref(), None, None]);
         let args = DropoutArgs {
             x: self.arg_in(&x),
             y: self.arg_in(&out),
@@ -329,5 +336,22 @@ impl Engine {
             accumulate: i32::from(y.accumulate),
         };
         self.launch(&DROPOUT, dt, "", drop_grid(n, dt, wide), &args)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CpuBackend;
+    use crate::ops::core::CoreOps;
+
+    #[test]
+    fn eights_are_taken_where_all_operands_are_aligned() {
+        let cpu = CpuBackend::new();
+        let (x, mask) = (cpu.alloc(DType::F32, 32).unwrap(), cpu.alloc(DType::U8, 32).unwrap());
+        let (x, bytes, odd) = (x.view(), mask.view(), mask.view().range(1, 16).unwrap());
+        assert!(eights(16, [Some(&x), None, Some(&bytes), None, None]));
+        assert!(!eights(12, [Some(&x), None, None, None, None]));
+        assert!(!eights(16, [Some(&x), None, Some(&odd), None, None]));
     }
 }
