@@ -96,20 +96,22 @@ def ctc(x):
     return F.ctc_loss(x, target.cuda(), steps, labels, blank=c - 1)
 
 
-def scattered(f):
+def indexed(f, high, *shape):
+    """f of a matrix, a matrix of zeros and indices below `high` of this shape."""
+
     def prepared(dt):
-        x, y, i = normal(*ROWS, dtype=dt), torch.zeros(ROWS, device="cuda", dtype=dt), ids(ROWS[1], *ROWS)
+        x, y, i = normal(*ROWS, dtype=dt), torch.zeros(ROWS, device="cuda", dtype=dt), ids(high, *shape)
         return lambda: f(x, y, i)
 
     return prepared
+
+
+def scattered(f):
+    return indexed(f, ROWS[1], *ROWS)
 
 
 def by_rows(f):
-    def prepared(dt):
-        x, y, i = normal(*ROWS, dtype=dt), torch.zeros(ROWS, device="cuda", dtype=dt), ids(ROWS[0], ROWS[0])
-        return lambda: f(x, y, i)
-
-    return prepared
+    return indexed(f, ROWS[0], ROWS[0])
 
 
 def embedding(x):

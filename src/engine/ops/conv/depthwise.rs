@@ -6,6 +6,7 @@ use crate::buffer::{GradMut, View};
 use crate::driver::DimsArg;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, aligned16, dims};
+use crate::engine::ops::loss::args_from;
 use crate::engine::ops::shape::strided::magic;
 use crate::error::Result;
 use crate::ops::conv::ConvShape;
@@ -45,69 +46,27 @@ impl DepthwiseArgs {
 impl Engine {
     /// A depthwise convolution, or its adjoint, whose operands are those of `args`.
     pub(super) fn depthwise(&self, q: &Gathered<'_>, d: Depthwise, args: ConvDirectArgs) -> Result<()> {
-        let ConvDirectArgs { x, w, scale, bias, residual, y, z, back, accumulate, act, p, .. } = args;
-        let views = [&q.x, &q.y.as_view()];
-        let DepthwiseArgs { items, size, by, wide } =
-            DepthwiseArgs::forward(&q.p.s, d, q.p.channels().0, views);
+        let (views, channels) = ([&q.x, &q.y.as_view()], q.p.channels().0);
+        let DepthwiseArgs { items, size, by, wide } = DepthwiseArgs::forward(&q.p.s, d, channels, views);
         let (n, side, grid, dtype) = (items as i64, d.side as i32, Grid::Stride(items), q.p.dtype);
         if d.stride == 2 {
             let kernel = if q.p.back { &CONV_DEPTHWISE_STRIDED_ADJOINT } else { &CONV_DEPTHWISE_STRIDED };
-            let args = ConvDepthwiseStridedArgs {
-                x,
-                w,
-                scale,
-                bias,
-                residual,
-                y,
-                z,
-                n,
-                size,
-                by,
-                side,
-                wide,
-                accumulate,
-                act,
-                p,
+            let args = args_from! { args => ConvDepthwiseStridedArgs
+                [x w scale bias residual y z accumulate act p]
+                { n, size, by, side, wide }
             };
             return self.launch(kernel, dtype, "", grid, &args);
         }
         if d.side > 3 {
-            let args = ConvDepthwiseLargeArgs {
-                x,
-                w,
-                scale,
-                bias,
-                residual,
-                y,
-                z,
-                n,
-                size,
-                by,
-                side,
-                wide,
-                back,
-                accumulate,
-                act,
-                p,
+            let args = args_from! { args => ConvDepthwiseLargeArgs
+                [x w scale bias residual y z back accumulate act p]
+                { n, size, by, side, wide }
             };
             return self.launch(&CONV_DEPTHWISE_LARGE, dtype, "", grid, &args);
         }
-        let args = ConvDepthwiseArgs {
-            x,
-            w,
-            scale,
-            bias,
-            residual,
-            y,
-            z,
-            n,
-            size,
-            by,
-            wide,
-            back,
-            accumulate,
-            act,
-            p,
+        let args = args_from! { args => ConvDepthwiseArgs
+            [x w scale bias residual y z back accumulate act p]
+            { n, size, by, wide }
         };
         self.launch(&CONV_DEPTHWISE, dtype, "", grid, &args)
     }
