@@ -8,15 +8,35 @@
 //! sampling asks for: it includes launches that are not hidden behind the work. Sizes are those of training on a GPU, and small on a CPU.
 //! The throughput is bytes that have to move at least once, or floating-point operations for matrix products.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
 use trefoil::{IGpuBackend, Registry, Result, Selector};
 use trefoil_bench::{Context, Prepared, Scale, problems};
 
+/// How long a device works before times count that idled while kernels were compiled: it has lowered its clocks, by a factor of four and more, and
+/// raises them in tens of milliseconds.
+const WARM_UP: Duration = Duration::from_millis(300);
+/// First calls that take longer have compiled something.
+const COMPILES: Duration = Duration::from_millis(20);
+
+/// Compiles, fills caches, and keeps the device busy until its clocks are up.
+fn warm_up(gpu: &dyn IGpuBackend, problem: &mut Prepared) -> Result<()> {
+    let mut run = || problem.run(gpu, 0).and_then(|()| gpu.record()?.synchronize());
+    let start = Instant::now();
+    run()?;
+    if start.elapsed() < COMPILES {
+        return Ok(());
+    }
+    let start = Instant::now();
+    while start.elapsed() < WARM_UP {
+        run()?;
+    }
+    Ok(())
+}
+
 /// Device time of `iters` calls.
 fn timed(gpu: &dyn IGpuBackend, iters: u64, problem: &mut Prepared) -> Result<Duration> {
-    // The first call compiles and fills caches.
     problem.run(gpu, 0)?;
     let from = gpu.record()?;
     for _ in 0..iters {
@@ -44,6 +64,9 @@ fn bench(c: &mut Criterion) -> Result<()> {
                 continue;
             }
             let mut problem = (p.prepare)(&cx, dtype)?;
+            if !smoke {
+                warm_up(&*gpu, &mut problem)?;
+            }
             let mut group = c.benchmark_group("ops");
             group.throughput(match problem.flops {
                 0 => Throughput::Bytes(problem.bytes),

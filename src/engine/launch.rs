@@ -29,6 +29,14 @@ pub(crate) enum Grid {
     Cooperative([usize; 3], usize),
 }
 
+/// Arguments of a kernel that takes the named fields over from those of another, `$from`.
+macro_rules! args_from {
+    ($from:ident => $to:ident [$($field:ident)*] { $($own:tt)* }) => {
+        $to { $($field: $from.$field,)* $($own)* }
+    };
+}
+pub(in crate::engine) use args_from;
+
 /// Blocks per axis that every device takes on the second and third axis.
 pub(crate) const MAX_GRID_YZ: usize = 65_535;
 

@@ -1,9 +1,9 @@
-/* Gather and scatter. Operands are contiguous; along one axis they are viewed as [outer, R, inner]. Elements are moved as bits by units of
+/* Gather, and scatter of sources of which the last of a destination stays. Operands are contiguous; along one axis they are viewed as [outer, R, inner]. Elements are moved as bits by units of
  * their size (see prelude/coordinates.h); an item is an element of the unit or, where `wide` is set, 16 bytes of the inner axis. An index outside its
  * range is reported in `err`, reads as 0 and is not written.
  *
  * Scatters are deterministic: the sources are first sorted by destination (sort/radix.c), so that those of one destination are neighbours in the
- * order of their positions; keys not below `limit` are dropped ones, and may lie anywhere.
+ * order of their positions; keys not below `limit` are dropped ones, and may lie anywhere. Their reductions are in scatter.c.
  * Launch: grid-stride over items unless stated.
  */
 #include "common/prelude/coordinates.h"
@@ -95,14 +95,34 @@ GK_KERNEL(scatter_last)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src
                         gk_i64 limit, GK_DIMS(shape), GK_DIMS(magic))
 {
     GK_BIND_IN(int, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, src); GK_BIND_OUT(gk_t, y);
-    gk_i64 n = shape.v[1], inner = shape.v[2];
-    for (gk_i64 at = gk_gid(); at < items; at += gk_gsize()) {
-        gk_place p = gk_place_of(at, items, shape, magic);
-        gk_i64 key = gk_index(keys, p.row, wide_keys);
-        if (key >= limit || (p.row + 1 < n && gk_index(keys, p.row + 1, wide_keys) == key)) continue;
-        gk_i64 from = (p.outer * n + (gk_i64)(gk_u32)positions[p.row]) * inner + p.column, to = (p.outer * limit + key) * inner + p.column;
-        if (wide) gk_store16((GK_GLOBAL void*)(y + to * GK_W), gk_load16((GK_GLOBAL const void*)(src + from * GK_W)));
-        else gk_put(y, to, ((GK_GLOBAL const gk_b*)src)[from], 0);
+    gk_i64 n = shape.v[1], inner = shape.v[2], step = gk_gsize() * GK_INDEX_DEPTH;
+    /* A block's items are neighbours, whose sources may lie in one row. */
+    for (gk_i64 at = (gk_i64)gk_bid(0) * (GK_BLOCK * GK_INDEX_DEPTH) + gk_lid(); at < items; at += step) {
+        gk_i64 from[GK_INDEX_DEPTH], to[GK_INDEX_DEPTH];
+        gk_raw16 q[GK_INDEX_DEPTH];
+        gk_b b[GK_INDEX_DEPTH];
+        GK_UNROLL for (int u = 0; u < GK_INDEX_DEPTH; u++) {
+            to[u] = -1;
+            from[u] = 0;
+            if (at + u * GK_BLOCK >= items) continue;
+            gk_place p = gk_place_of(at + u * GK_BLOCK, items, shape, magic);
+            gk_i64 key = gk_index(keys, p.row, wide_keys), next = p.row + 1 < n ? gk_index(keys, p.row + 1, wide_keys) : -1;
+            from[u] = (p.outer * n + (gk_i64)(gk_u32)positions[p.row]) * inner + p.column;
+            if (key < limit && next != key) to[u] = (p.outer * limit + key) * inner + p.column;
+        }
+        GK_UNROLL for (int u = 0; u < GK_INDEX_DEPTH; u++) {
+            q[u] = gk_make16(0u, 0u, 0u, 0u);
+            b[u] = 0;
+            if (to[u] >= 0) {
+                if (wide) q[u] = gk_load16((GK_GLOBAL const void*)(src + from[u] * GK_W));
+                else b[u] = ((GK_GLOBAL const gk_b*)src)[from[u]];
+            }
+        }
+        GK_UNROLL for (int u = 0; u < GK_INDEX_DEPTH; u++) {
+            if (to[u] < 0) continue;
+            if (wide) gk_store16((GK_GLOBAL void*)(y + to[u] * GK_W), q[u]);
+            else gk_put(y, to[u], b[u], 0);
+        }
     }
 }
 
@@ -166,219 +186,6 @@ GK_KERNEL(one_hot)(GK_IN(int, ids), GK_OUT(gk_t, y), GK_OUT(int, err), gk_i64 n,
         gk_store(y, i, (gk_f)(id == c));
     }
 }
-
-/* ---- reductions of the sources that share a destination ---------------------------------------------------------------------- */
-
-#define GK_SUM 0
-#define GK_PROD 1
-#define GK_INDEX_MEAN 2
-#define GK_AMAX 3
-#define GK_AMIN 4
-/* What a source counts as: itself, one, whether it equals y there, whether it is 0, itself with 0 replaced by 1. */
-#define GK_OWN 0
-#define GK_ONE 1
-#define GK_TIE 2
-#define GK_INDEX_IS_ZERO 3
-#define GK_INDEX_NONZERO 4
-
-GK_FN gk_f gk_combine(gk_f a, gk_f b, int how)
-{
-    return how == GK_PROD ? a * b : how == GK_AMAX ? gk_max(a, b) : how == GK_AMIN ? gk_min(a, b) : a + b;
-}
-
-GK_FN gk_vec gk_combinev(gk_vec a, gk_vec b, int how)
-{
-    GK_UNROLL for (int k = 0; k < GK_W; k++) a.v[k] = gk_combine(a.v[k], b.v[k], how);
-    return a;
-}
-
-/* One element, or 16 bytes, at an element index; unused lanes are 0. */
-GK_FN gk_vec gk_fetch(GK_GLOBAL const gk_t* p, gk_i64 i, int wide)
-{
-    gk_vec r;
-    if (wide) return gk_loadv(p, i);
-    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = 0;
-    r.v[0] = gk_load(p, i);
-    return r;
-}
-
-GK_FN gk_vec gk_fetch_partial(GK_GLOBAL const gk_f* p, gk_i64 i, int wide)
-{
-    gk_vec r;
-    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = k == 0 || wide ? p[i + k] : (gk_f)0;
-    return r;
-}
-
-GK_FN void gk_keep_partial(GK_GLOBAL gk_f* p, gk_i64 i, gk_vec v, int wide)
-{
-    GK_UNROLL for (int k = 0; k < GK_W; k++) {
-        if (k == 0 || wide) p[i + k] = v.v[k];
-    }
-}
-
-/* Combines the reduced sources with y[at] (`include`) or overwrites it; with `stat` they are stored there as they are. */
-GK_FN void gk_finish(GK_GLOBAL gk_t* y, GK_GLOBAL gk_f* stat, gk_i64 at, gk_vec acc, int how, int include, gk_f alpha, gk_i64 count, int wide)
-{
-    if (stat) {
-        gk_keep_partial(stat, at, acc, wide);
-        return;
-    }
-    gk_vec old = acc;
-    if (include) old = gk_fetch(y, at, wide);
-    GK_UNROLL for (int k = 0; k < GK_W; k++) {
-        gk_f a = how == GK_SUM ? alpha * acc.v[k] : acc.v[k];
-        if (include) a = gk_combine(old.v[k], a, how);
-        if (how == GK_INDEX_MEAN) {
-            gk_f c = (gk_f)(count + include);
-#if GK_IS_FLOAT
-            a = a / c;
-#else
-            gk_f q = a / c;
-            a = q - (a < 0 && q * c != a);
-#endif
-        }
-        acc.v[k] = a;
-    }
-    if (wide) gk_storev(y, at, acc);
-    else gk_store(y, at, acc.v[0]);
-}
-
-// Units: REDUCIBLE
-/* Reduces the sources of each key in order: y[o, key, c] = y[o, key, c] `how` sources. The sorted pairs are cut in runs of `run`; a thread
- * takes a run and a column (o, c), or GK_W columns where `wide` is set. A key that lies within its run is finished here; of one that crosses
- * runs the first part goes to `tail` and the others to `head` (both [runs, columns]), to be combined by scatter_reduce_combine. Sums in gk_f.
- * Reference: x.index_add, x.scatter_reduce. */
-GK_KERNEL(scatter_reduce)(GK_IN(int, keys), GK_IN(int, positions), GK_IN(gk_t, src), GK_IN(gk_t, tie), GK_OUT(gk_t, y), GK_OUT(gk_f, stat),
-                          GK_OUT(gk_f, head), GK_OUT(gk_f, tail), gk_i64 n, gk_i64 run, gk_i64 outer, gk_i64 inner, gk_i64 limit, int wide_keys,
-                          int wide, int how, int value, int include, gk_f alpha)
-{
-    GK_BIND_IN(int, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, src); GK_BIND_IN(gk_t, tie); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat);
-    GK_BIND_OUT(gk_f, head); GK_BIND_OUT(gk_f, tail);
-    gk_i64 w = wide ? GK_W : 1, columns = outer * inner / w, runs = (n + run - 1) / run;
-    for (gk_i64 item = gk_gid(); item < runs * columns; item += gk_gsize()) {
-        gk_i64 c = item / columns, column = (item - c * columns) * w, o = column / inner, at = column - o * inner;
-        gk_i64 first = c * run, end = first + run < n ? first + run : n, start = first, key = gk_index(keys, first, wide_keys), j = first;
-        gk_vec acc, ahead;
-        GK_UNROLL for (int k = 0; k < GK_W; k++) { acc.v[k] = 0; ahead.v[k] = 1; }
-        if (value != GK_ONE) ahead = gk_fetch(src, (o * n + (gk_i64)(gk_u32)positions[j]) * inner + at, wide);
-        while (j < end) {
-            if (key >= limit) {
-                start = ++j;
-                if (j == end) break;
-                key = gk_index(keys, j, wide_keys);
-                if (value != GK_ONE) ahead = gk_fetch(src, (o * n + (gk_i64)(gk_u32)positions[j]) * inner + at, wide);
-                continue;
-            }
-            gk_i64 cell = (o * limit + key) * inner + at;
-            gk_vec v = ahead;
-            /* The next source is on its way while this one is added. */
-            if (value != GK_ONE && j + 1 < end) ahead = gk_fetch(src, (o * n + (gk_i64)(gk_u32)positions[j + 1]) * inner + at, wide);
-            if (value == GK_TIE) {
-                gk_vec e = gk_fetch(tie, cell, wide);
-                GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = v.v[k] == e.v[k];
-            } else if (value >= GK_INDEX_IS_ZERO) {
-                GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] = value == GK_INDEX_IS_ZERO ? (gk_f)(v.v[k] == 0) : v.v[k] == 0 ? (gk_f)1 : v.v[k];
-            }
-            acc = j == start ? v : gk_combinev(acc, v, how);
-            j++;
-            gk_i64 next = j < n ? gk_index(keys, j, wide_keys) : limit;
-            if (next == key && j < end) continue;
-            if (start == first && first > 0 && gk_index(keys, first - 1, wide_keys) == key) {
-                gk_keep_partial(head, c * columns * w + column, acc, wide);
-            } else if (next == key) {
-                gk_keep_partial(tail, c * columns * w + column, acc, wide);
-            } else {
-                gk_i64 count = how == GK_INDEX_MEAN ? j - start : 0;
-                gk_finish(y, stat, cell, acc, how, include, alpha, count, wide);
-            }
-            start = j;
-            key = next;
-        }
-    }
-}
-
-/* Combines the parts of the keys that cross runs: a thread takes the key that starts in its run and goes on behind it. */
-GK_KERNEL(scatter_reduce_combine)(GK_IN(int, keys), GK_OUT(gk_t, y), GK_OUT(gk_f, stat), GK_IN(gk_f, head), GK_IN(gk_f, tail), gk_i64 n, gk_i64 run,
-                                  gk_i64 outer, gk_i64 inner, gk_i64 limit, int wide_keys, int wide, int how, int include, gk_f alpha)
-{
-    GK_BIND_IN(int, keys); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(gk_f, stat); GK_BIND_IN(gk_f, head); GK_BIND_IN(gk_f, tail);
-    gk_i64 w = wide ? GK_W : 1, columns = outer * inner / w, runs = (n + run - 1) / run;
-    for (gk_i64 item = gk_gid(); item < (runs - 1) * columns; item += gk_gsize()) {
-        gk_i64 c = item / columns, column = (item - c * columns) * w, first = c * run, end = first + run;
-        gk_i64 key = gk_index(keys, end - 1, wide_keys);
-        if (key >= limit || gk_index(keys, end, wide_keys) != key) continue;
-        if (first > 0 && gk_index(keys, first - 1, wide_keys) == key) continue;
-        gk_vec acc = gk_fetch_partial(tail, c * columns * w + column, wide);
-        gk_i64 b = c + 1, o = column / inner, count = 0;
-        for (; b * run < n && gk_index(keys, b * run, wide_keys) == key; b++)
-            acc = gk_combinev(acc, gk_fetch_partial(head, b * columns * w + column, wide), how);
-        if (how == GK_INDEX_MEAN) {
-            /* The key begins in run c and ends in run b - 1. */
-            gk_i64 from = end - 1, to = (b - 1) * run;
-            while (from > first && gk_index(keys, from - 1, wide_keys) == key) from--;
-            while (to < n && gk_index(keys, to, wide_keys) == key) to++;
-            count = to - from;
-        }
-        gk_finish(y, stat, (o * limit + key) * inner + column - o * inner, acc, how, include, alpha, count, wide);
-    }
-}
-
-#if GK_IS_FLOAT
-// Units: FLOATS64
-/* Gradients of scatter_reduce. Per destination: `counts` sources, `ties` (amax, amin: sources equal to y) or zeros (prod: sources that are 0)
- * in `marks`, and for prod the product of the other sources in `products`; each may be null where `how` does not need it. As PyTorch, the
- * base counts among the ties even where it does not take part.
- *
- * dx[i] (+)= dy[i] times the derivative by the base. */
-GK_KERNEL(reduce_bwd_base)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, y), GK_IN(gk_f, counts), GK_IN(gk_f, marks), GK_IN(gk_f, products),
-                           GK_OUT(gk_t, dx), gk_i64 n, int how, int include, int accumulate)
-{
-    GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, counts); GK_BIND_IN(gk_f, marks); GK_BIND_IN(gk_f, products);
-    GK_BIND_OUT(gk_t, dx);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
-        gk_f g = gk_load(dy, i);
-        if (how == GK_INDEX_MEAN) {
-            gk_f c = counts[i] + (gk_f)include;
-            g = c > 1 ? g / c : g;
-        } else if (how == GK_PROD) {
-            g = g * (marks[i] > 0 ? (gk_f)0 : products[i]);
-        } else if (how == GK_AMAX || how == GK_AMIN) {
-            gk_f tie = (gk_f)(gk_load(x, i) == gk_load(y, i));
-            g = tie * (g / (tie + marks[i]));
-        }
-        if (!include && counts[i] > 0) g = 0;
-        gk_store(dx, i, accumulate ? gk_load(dx, i) + g : g);
-    }
-}
-
-/* dsrc[e] (+)= dy[key] times the derivative by source e; `keys` in the order of the sources. */
-GK_KERNEL(reduce_bwd_source)(GK_IN(int, keys), GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, src), GK_IN(gk_t, y), GK_IN(gk_f, counts),
-                             GK_IN(gk_f, marks), GK_IN(gk_f, products), GK_OUT(gk_t, dsrc), gk_i64 n, int wide_keys, gk_i64 limit, int how,
-                             int include, int accumulate)
-{
-    GK_BIND_IN(int, keys); GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, src); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_f, counts);
-    GK_BIND_IN(gk_f, marks); GK_BIND_IN(gk_f, products); GK_BIND_OUT(gk_t, dsrc);
-    for (gk_i64 e = gk_gid(); e < n; e += gk_gsize()) {
-        gk_i64 key = gk_index(keys, e, wide_keys);
-        gk_f g = 0;
-        if (key < limit) {
-            g = gk_load(dy, key);
-            if (how == GK_INDEX_MEAN) {
-                g = g / (counts[key] + (gk_f)include);
-            } else if (how == GK_PROD) {
-                /* The product of all factors but this one: none of the others may be 0. */
-                gk_f v = gk_load(src, e), base = include ? gk_load(x, key) : (gk_f)1, zeros = marks[key] + (gk_f)(base == 0);
-                gk_f all = products[key] * (base == 0 ? (gk_f)1 : base);
-                g = v == 0 ? (zeros == 1 ? g * all : (gk_f)0) : zeros > 0 ? (gk_f)0 : g * (all / v);
-            } else if (how == GK_AMAX || how == GK_AMIN) {
-                gk_f top = gk_load(y, key), share = g / ((gk_f)(gk_load(x, key) == top) + marks[key]);
-                g = (gk_f)(gk_load(src, e) == top) * share;
-            }
-        }
-        gk_store(dsrc, e, accumulate ? gk_load(dsrc, e) + g : g);
-    }
-}
-#endif
 
 /* ---- selections in order ----------------------------------------------------------------------------------------------------- */
 

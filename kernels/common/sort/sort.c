@@ -330,35 +330,57 @@ GK_KERNEL(sort_select)(GK_IN(gk_t, x), GK_IN(int, from), GK_OUT(gk_t, y), GK_OUT
     }
 }
 
-/* keys[i] = the key of x[i]. Launch: grid-stride. */
+/* Elements of a thread that are on their way at a time. */
+#define GK_SORT_DEPTH 4
+
+/* keys[i] = the key of x[i]. Launch: grid-stride over GK_SORT_DEPTH elements each. */
 GK_KERNEL(sort_keys)(GK_IN(gk_t, x), GK_OUT(gk_key, keys), gk_i64 n, int descending)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_key, keys);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) keys[i] = gk_key_of(gk_bits_at(x, i), descending);
+    gk_i64 step = gk_gsize();
+    for (gk_i64 first = gk_gid(); first < n; first += GK_SORT_DEPTH * step) {
+        gk_b bits[GK_SORT_DEPTH];
+        GK_UNROLL for (int u = 0; u < GK_SORT_DEPTH; u++) bits[u] = first + u * step < n ? gk_bits_at(x, first + u * step) : 0;
+        GK_UNROLL for (int u = 0; u < GK_SORT_DEPTH; u++)
+            if (first + u * step < n) keys[first + u * step] = gk_key_of(bits[u], descending);
+    }
+}
+
+/* The bits whose key is k; of keys that several have, those of x[p]. */
+GK_FN gk_b gk_bits_of(gk_key k, int descending, GK_GLOBAL const gk_t* x, gk_i64 p)
+{
+    if (descending) k ^= GK_LAST;
+#if GK_IS_FLOAT
+    if (k == GK_LAST || k == GK_SORT_SIGN) return gk_bits_at(x, p);
+    return (gk_b)(k & GK_SORT_SIGN ? k ^ GK_SORT_SIGN : k ^ GK_LAST);
+#elif GK_DTYPE != GK_U8
+    return (gk_b)(k ^ GK_SORT_SIGN);
+#else
+    return (gk_b)k;
+#endif
 }
 
 /* The first `keep` of each row of sorted keys back as values and positions within the row. What a key does not tell, which zero and which NaN, is
- * read from x. y or index may be null. Launch: grid-stride over [rows, keep]. */
+ * read from x. y or index may be null. Launch: grid-stride over GK_SORT_DEPTH places of [rows, keep] each. */
 GK_KERNEL(sort_finish)(GK_IN(gk_key, keys), GK_IN(int, positions), GK_IN(gk_t, x), GK_OUT(gk_t, y), GK_OUT(int, index), gk_i64 n, gk_i64 cols,
-                        gk_i64 keep, int descending, int wide)
+                       gk_i64 keep, int descending, int wide)
 {
     GK_BIND_IN(gk_key, keys); GK_BIND_IN(int, positions); GK_BIND_IN(gk_t, x); GK_BIND_OUT(gk_t, y); GK_BIND_OUT(int, index);
-    for (gk_i64 i = gk_gid(); i < n; i += gk_gsize()) {
-        gk_i64 row = n <= 0x7fffffff ? (gk_i64)((gk_u32)i / (gk_u32)keep) : i / keep, at = row * cols + i - row * keep;
-        gk_i64 p = (gk_u32)positions[at];
-        if (index) gk_store_index(index, i, wide, p - row * cols);
-        if (y) {
-            gk_key k = keys[at];
-            if (descending) k ^= GK_LAST;
-#if GK_IS_FLOAT
-            gk_key bits = k & GK_SORT_SIGN ? k ^ GK_SORT_SIGN : k ^ GK_LAST;
-            if (k == GK_LAST || k == GK_SORT_SIGN) bits = gk_bits_at(x, p);
-#elif GK_DTYPE != GK_U8
-            gk_key bits = k ^ GK_SORT_SIGN;
-#else
-            gk_key bits = k;
-#endif
-            ((GK_GLOBAL gk_b*)y)[i] = (gk_b)bits;
+    gk_i64 step = gk_gsize();
+    for (gk_i64 first = gk_gid(); first < n; first += GK_SORT_DEPTH * step) {
+        gk_i64 p[GK_SORT_DEPTH], start[GK_SORT_DEPTH];
+        gk_key k[GK_SORT_DEPTH];
+        GK_UNROLL for (int u = 0; u < GK_SORT_DEPTH; u++) {
+            gk_i64 i = first + u * step, row = n <= 0x7fffffff ? (gk_i64)((gk_u32)i / (gk_u32)keep) : i / keep;
+            start[u] = row * cols;
+            p[u] = i < n ? (gk_i64)(gk_u32)positions[start[u] + i - row * keep] : 0;
+            k[u] = y && i < n ? keys[start[u] + i - row * keep] : 0;
+        }
+        GK_UNROLL for (int u = 0; u < GK_SORT_DEPTH; u++) {
+            gk_i64 i = first + u * step;
+            if (i >= n) continue;
+            if (index) gk_store_index(index, i, wide, p[u] - start[u]);
+            if (y) ((GK_GLOBAL gk_b*)y)[i] = gk_bits_of(k[u], descending, x, p[u]);
         }
     }
 }

@@ -56,6 +56,21 @@ static inline unsigned __builtin_host_below(unsigned mask, int upper)
 static inline int host_ds_bpermute(int address, int value) { return (int)host_library->permute((unsigned)address >> 2, (unsigned)value); }
 #define __builtin_amdgcn_ds_bpermute host_ds_bpermute
 
+/* A vote of all lanes: bit l is that of lane l. */
+static inline unsigned long long __ballot(int set)
+{
+    unsigned mine = set != 0, all[64] = {0};
+    unsigned long long lanes = 0;
+    host_library->gather(&mine, 1, all);
+    for (int l = 0; l < 64; l++) lanes |= (unsigned long long)all[l] << l;
+    return lanes;
+}
+static inline int __popc(unsigned v) { return __builtin_popcount(v); }
+/* Lanes of a wave, which run together on a device, meet. */
+static inline void host_wave_barrier() { host_library->permute(host_current()->lane, 0); }
+#define __builtin_amdgcn_wave_barrier() host_wave_barrier()
+#define __builtin_amdgcn_fence(order, scope) ((void)0)
+
 /* MFMA: d += x y for 16 x 16 sums by 64 lanes, with the places of AMD's matrix instruction calculator. Lane l gives `count` numbers of row l % 16 of x and of
  * column l % 16 of y, those of terms count * (l / 16) ..., and has rows 4 (l / 16) ... of column l % 16 of d. */
 typedef float host_sums __attribute__((ext_vector_type(4)));

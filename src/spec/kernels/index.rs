@@ -127,6 +127,52 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `count_true`.
+    CountTrueArgs {
+        x: In("gk_t"),
+        partial: Out("gk_i64"),
+        n: I64,
+        chunk: I64,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `masked_move`.
+    MaskedMoveArgs {
+        mask: In("gk_u8"),
+        partial: In("gk_i64"),
+        x: In("gk_t"),
+        y: Out("gk_t"),
+        count: Out("gk_i64"),
+        err: Out("int"),
+        n: I64,
+        chunk: I64,
+        room: I64,
+        mode: I32,
+        accumulate: I32,
+        code: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `nonzero`.
+    NonzeroArgs {
+        x: In("gk_t"),
+        partial: In("gk_i64"),
+        index: Out("gk_i64"),
+        count: Out("gk_i64"),
+        err: Out("int"),
+        n: I64,
+        chunk: I64,
+        room: I64,
+        rank: I32,
+        shape: Dims,
+        magic: Dims,
+        code: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `scatter_reduce`.
     ScatterReduceArgs {
         keys: In("int"),
@@ -144,6 +190,27 @@ kernel_args! {
         limit: I64,
         wide_keys: I32,
         wide: I32,
+        how: I32,
+        value: I32,
+        include: I32,
+        alpha: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `scatter_reduce_cells`.
+    ScatterReduceCellsArgs {
+        keys: In("int"),
+        positions: In("int"),
+        src: In("gk_t"),
+        tie: In("gk_t"),
+        y: Out("gk_t"),
+        stat: Out("gk_f"),
+        head: Out("gk_f"),
+        tail: Out("gk_f"),
+        n: I64,
+        limit: I64,
+        wide_keys: I32,
         how: I32,
         value: I32,
         include: I32,
@@ -210,52 +277,6 @@ kernel_args! {
     }
 }
 
-kernel_args! {
-    /// Arguments of `count_true`.
-    CountTrueArgs {
-        x: In("gk_t"),
-        partial: Out("gk_i64"),
-        n: I64,
-        chunk: I64,
-    }
-}
-
-kernel_args! {
-    /// Arguments of `masked_move`.
-    MaskedMoveArgs {
-        mask: In("gk_u8"),
-        partial: In("gk_i64"),
-        x: In("gk_t"),
-        y: Out("gk_t"),
-        count: Out("gk_i64"),
-        err: Out("int"),
-        n: I64,
-        chunk: I64,
-        room: I64,
-        mode: I32,
-        accumulate: I32,
-        code: I32,
-    }
-}
-
-kernel_args! {
-    /// Arguments of `nonzero`.
-    NonzeroArgs {
-        x: In("gk_t"),
-        partial: In("gk_i64"),
-        index: Out("gk_i64"),
-        count: Out("gk_i64"),
-        err: Out("int"),
-        n: I64,
-        chunk: I64,
-        room: I64,
-        rank: I32,
-        shape: Dims,
-        magic: Dims,
-        code: I32,
-    }
-}
-
 kernel_table! {
     Index;
     INDEX_SELECT: IndexSelectArgs = "index/index.c" "index_select" [(ALL, &[])];
@@ -266,11 +287,12 @@ kernel_table! {
     MARK_KEYS: MarkKeysArgs = "index/index.c" "mark_keys" [(U8, &[])];
     COPY_UNMARKED: CopyUnmarkedArgs = "index/index.c" "copy_unmarked" [(ALL, &[])];
     ONE_HOT: OneHotArgs = "index/index.c" "one_hot" [(ALL, &[])];
-    SCATTER_REDUCE: ScatterReduceArgs = "index/index.c" "scatter_reduce" [(REDUCIBLE, &[])];
-    SCATTER_REDUCE_COMBINE: ScatterReduceCombineArgs = "index/index.c" "scatter_reduce_combine" [(REDUCIBLE, &[])];
-    REDUCE_BWD_BASE: ReduceBwdBaseArgs = "index/index.c" "reduce_bwd_base" [(FLOATS64, &[])];
-    REDUCE_BWD_SOURCE: ReduceBwdSourceArgs = "index/index.c" "reduce_bwd_source" [(FLOATS64, &[])];
     COUNT_TRUE: CountTrueArgs = "index/index.c" "count_true" [(ALL, &[])];
     MASKED_MOVE: MaskedMoveArgs = "index/index.c" "masked_move" [(ALL, &[])];
     NONZERO: NonzeroArgs = "index/index.c" "nonzero" [(ALL, &[])];
+    SCATTER_REDUCE: ScatterReduceArgs = "index/scatter.c" "scatter_reduce" [(REDUCIBLE, &[])];
+    SCATTER_REDUCE_CELLS: ScatterReduceCellsArgs = "index/scatter.c" "scatter_reduce_cells" [(REDUCIBLE, &[])];
+    SCATTER_REDUCE_COMBINE: ScatterReduceCombineArgs = "index/scatter.c" "scatter_reduce_combine" [(REDUCIBLE, &[])];
+    REDUCE_BWD_BASE: ReduceBwdBaseArgs = "index/scatter.c" "reduce_bwd_base" [(FLOATS64, &[])];
+    REDUCE_BWD_SOURCE: ReduceBwdSourceArgs = "index/scatter.c" "reduce_bwd_source" [(FLOATS64, &[])];
 }

@@ -66,27 +66,51 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `radix_sums`.
+    RadixSumsArgs {
+        counts: In("int"),
+        sums: Out("int"),
+        tiles: I64,
+        per: I64,
+        parts: I64,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `radix_places`.
+    RadixPlacesArgs {
+        sums: In("int"),
+        counts: Out("int"),
+        cols: I64,
+        tiles: I64,
+        per: I64,
+        parts: I64,
+    }
+}
+
+kernel_args! {
     /// Arguments of `radix_scatter`.
     RadixScatterArgs {
         keys: In("gk_t"),
         positions: In("int"),
         counts: In("int"),
-        offsets: In("gk_i64"),
         keys_out: Out("gk_t"),
         positions_out: Out("int"),
         cols: I64,
         tiles: I64,
         shift: I32,
+        count: I32,
     }
 }
 
 kernel_args! {
-    /// Arguments of `radix_small`.
-    RadixSmallArgs {
+    /// Arguments of `radix_rows`.
+    RadixRowsArgs {
         keys: In("gk_t"),
         keys_out: Out("gk_t"),
         positions_out: Out("int"),
         n: I32,
+        each: I32,
         bits: I32,
     }
 }
@@ -227,8 +251,10 @@ kernel_table! {
     SCAN_APPLY: ScanApplyArgs = "sort/radix.c" "scan_apply" [(I64, &[])];
     REPEAT_TABLE: RepeatTableArgs = "sort/radix.c" "repeat_table" [(I64, &[])];
     RADIX_COUNT: RadixCountArgs = "sort/radix.c" "radix_count" [(INDICES, &[])];
+    RADIX_SUMS: RadixSumsArgs = "sort/radix.c" "radix_sums" [(INDICES, &[])];
+    RADIX_PLACES: RadixPlacesArgs = "sort/radix.c" "radix_places" [(INDICES, &[])];
     RADIX_SCATTER: RadixScatterArgs = "sort/radix.c" "radix_scatter" [(INDICES, &[])];
-    RADIX_SMALL: RadixSmallArgs = "sort/radix.c" "radix_small" [(INDICES, &[])];
+    RADIX_ROWS: RadixRowsArgs = "sort/radix.c" "radix_rows" [(INDICES, &[])];
     SCATTER_KEYS: ScatterKeysArgs = "sort/radix.c" "scatter_keys" [(INDICES, &[])];
     PUT_KEYS: PutKeysArgs = "sort/radix.c" "put_keys" [(INDICES, &[])];
     SORT_ROWS: SortRowsArgs = "sort/sort.c" "sort_rows" [(ALL, &[])];

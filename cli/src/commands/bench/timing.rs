@@ -1,12 +1,15 @@
 //! Device time of queued work.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trefoil::ops::core::Profile;
 use trefoil_bench::Prepared;
 use trefoil_nn::Device;
 
 use crate::error::Result;
+
+/// How long a device works before times count. One that idled, while kernels were compiled or inputs made, has lowered its clocks.
+const WARM_UP: Duration = Duration::from_millis(300);
 
 /// Something to time.
 pub(in crate::commands) struct Work {
@@ -36,14 +39,19 @@ impl Work {
 
     /// Median device time in microseconds, by events around each run after a warm-up.
     pub(super) fn device_time(&mut self, d: &Device, budget_s: f64) -> Result<f64> {
-        for i in 0..3 {
+        let mut once = 0.0;
+        // The first run compiles, and counts for nothing.
+        let (mut i, mut start) = (0, Instant::now());
+        while i < 4 || start.elapsed() < WARM_UP {
+            let from = Instant::now();
             (self.queue)(i)?;
+            d.synchronize()?;
+            once = from.elapsed().as_secs_f64().max(1e-6);
+            if i == 0 {
+                start = Instant::now();
+            }
+            i += 1;
         }
-        d.synchronize()?;
-        let start = Instant::now();
-        (self.queue)(3)?;
-        d.synchronize()?;
-        let once = start.elapsed().as_secs_f64().max(1e-6);
         let runs = ((budget_s / once) as usize).clamp(5, 200);
         let mut events = Vec::with_capacity(runs);
         for i in 0..runs {

@@ -40,7 +40,7 @@ impl Problem for TableProblem {
     type Plan = TablePlan;
 
     const VARIANTS: &'static [Variant] = &[
-        Variant { name: "segments", source: "kernels/common/index/index.c" },
+        Variant { name: "segments", source: "kernels/common/index/scatter.c" },
         Variant { name: "gather", source: GRID },
     ];
 

@@ -4,12 +4,13 @@ use crate::buffer::{Buffer, View};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, dims};
+use crate::engine::launch::{Grid, args_from, code_of_op, dims};
 use crate::engine::ops::shape::strided::{common_power, magic, mover, signed, unit_of};
 use crate::engine::ops::sort::radix::SortedPairs;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::ops::index::ScatterReduce;
+use crate::spec::BLOCK;
 use crate::spec::kernels::index::*;
 use crate::spec::kernels::sort::*;
 
@@ -147,6 +148,10 @@ pub(in crate::engine::ops) fn number(how: ScatterReduce) -> i32 {
     }
 }
 
+/// Pairs of a block that reduces single cells (`GK_CELL_PAIRS`).
+const CELL_PAIRS: usize = 8 * BLOCK as usize;
+/// Elements of a thread that are on their way at a time (`GK_RADIX_DEPTH`, `GK_INDEX_DEPTH`).
+const DEPTH: usize = 4;
 /// Shortest rows of sources that are sorted one by one.
 const ROW: usize = 512;
 
@@ -271,7 +276,7 @@ impl Engine {
             sy: signed(strides.iter().enumerate().map(|(a, &s)| if a == axis { 0 } else { s })),
             code: code_of_op(op),
         };
-        self.launch(&SCATTER_KEYS, dtype, "", Grid::Stride(n), &args)?;
+        self.launch(&SCATTER_KEYS, dtype, "", Grid::Stride(n.div_ceil(DEPTH)), &args)?;
         Ok(keys)
     }
 
@@ -360,7 +365,7 @@ impl Engine {
     ) -> Result<()> {
         let items = Items::new(inner, false, &[src, y]);
         let shape = [outer, p.n, items.row];
-        let n = shape.iter().product();
+        let n: usize = shape.iter().product();
         let (keys, positions, wide_keys) = self.plan_args(p);
         let args = ScatterLastArgs {
             keys,
@@ -374,7 +379,7 @@ impl Engine {
             shape: dims(shape),
             magic: magic(shape),
         };
-        self.launch(&SCATTER_LAST, items.dtype, "", Grid::Stride(n), &args)
+        self.launch(&SCATTER_LAST, items.dtype, "", Grid::Stride(n.div_ceil(DEPTH)), &args)
     }
 
     /// dsrc[source] (+)= dy[destination] where the source was the last one.
@@ -409,9 +414,14 @@ impl Engine {
         };
         let aligned = [Some(src), tie, y].into_iter().flatten().map(|v| v.layout().offset() * dtype.size());
         let wide = common_power(16, aligned.chain([inner * dtype.size()])) == 16;
+        let cells = outer * inner == 1;
         let columns = outer * inner / if wide { 16 / dtype.size() } else { 1 };
-        // Short enough for many threads, long enough that few destinations cross runs.
-        let run = if p.n <= 64 { p.n } else { 16 };
+        // Short enough for many threads, long enough that few destinations cross runs; a block's where rows are single cells.
+        let run = match p.n {
+            _ if cells => CELL_PAIRS,
+            n if n <= 64 => n,
+            _ => 16,
+        };
         let runs = p.n.div_ceil(run);
         let part = |runs: usize| self.scratch(arithmetic(dtype), runs * outer * inner);
         let parts = if runs > 1 { Some((part(runs)?, part(runs)?)) } else { None };
@@ -444,7 +454,14 @@ impl Engine {
             include,
             alpha,
         };
-        self.launch(&SCATTER_REDUCE, dtype, "", Grid::Stride(runs * columns), &args)?;
+        if cells {
+            let args = args_from! { args => ScatterReduceCellsArgs
+                [keys positions src tie y stat head tail n limit wide_keys how value include alpha] {}
+            };
+            self.launch(&SCATTER_REDUCE_CELLS, dtype, "", Grid::Blocks([runs, 1, 1]), &args)?;
+        } else {
+            self.launch(&SCATTER_REDUCE, dtype, "", Grid::Stride(runs * columns), &args)?;
+        }
         if runs == 1 {
             return Ok(());
         }

@@ -4,7 +4,7 @@ use crate::buffer::View;
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, int, long};
+use crate::engine::launch::{Grid, args_from, code_of_op, int, long};
 use crate::engine::ops::index::scatter::wide_index;
 use crate::engine::ops::loss::{Finish, flag, lanes_for};
 use crate::error::Result;

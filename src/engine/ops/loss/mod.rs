@@ -1,13 +1,5 @@
 //! Losses.
 
-/// Arguments of a kernel that takes the named fields over from those of another, `$from`.
-macro_rules! args_from {
-    ($from:ident => $to:ident [$($field:ident)*] { $($own:tt)* }) => {
-        $to { $($field: $from.$field,)* $($own)* }
-    };
-}
-pub(in crate::engine::ops) use args_from;
-
 pub(super) mod batch;
 pub(super) mod margin;
 mod plan;
@@ -20,7 +12,7 @@ use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, code_of_op};
+use crate::engine::launch::{Grid, aligned16, args_from, code_of_op};
 use crate::error::Result;
 use crate::ops::core::Choice;
 use crate::ops::loss::*;

@@ -4,7 +4,7 @@ use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, code_of_op};
+use crate::engine::launch::{Grid, aligned16, args_from, code_of_op};
 use crate::engine::ops::loss::margin::margin_kernel;
 use crate::engine::ops::loss::plan::{RowLossPlan, RowLossProblem};
 use crate::engine::ops::loss::{Finish, flag, partial_blocks};
@@ -110,7 +110,10 @@ fn vectors(kind: RowLoss, s: &RowShape, x: &[Option<View<'_>>; 4], dx: &[Option<
         v.as_ref().is_none_or(|v| aligned16(v) || !(matches!(o.role, Role::Element | Role::Shared) || each))
     };
     let written = |d: &Option<GradMut<'_>>| d.as_ref().is_none_or(|d| aligned16(&d.out.as_view()));
-    whole && !kind.strided() && kind.operands().iter().zip(x).all(read) && dx.iter().all(written)
+    whole
+        && !(kind.strided() && s.width > 1)
+        && kind.operands().iter().zip(x).all(read)
+        && dx.iter().all(written)
 }
 
 /// How a launch reads its rows.

@@ -4,7 +4,7 @@ use crate::buffer::{Buffer, View};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, code_of_op, int, long, pow2};
+use crate::engine::launch::{Grid, aligned16, args_from, code_of_op, int, long, pow2};
 use crate::engine::ops::index::scatter::wide_index;
 use crate::engine::ops::loss::{Finish, flag};
 use crate::error::Result;

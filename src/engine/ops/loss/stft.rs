@@ -4,7 +4,7 @@ use crate::buffer::{Buffer, View, ViewMut};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::Grid;
+use crate::engine::launch::{Grid, args_from};
 use crate::engine::ops::loss::flag;
 use crate::error::Result;
 use crate::ops::loss::*;

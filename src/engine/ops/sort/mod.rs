@@ -3,7 +3,7 @@
 mod plan;
 pub(crate) mod radix;
 
-use self::plan::{RadixPlan, SortPlan, SortProblem, each};
+use self::plan::{RadixPlan, SortPlan, SortProblem, each, key_of};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
@@ -14,6 +14,9 @@ use crate::error::Result;
 use crate::ops::core::Choice;
 use crate::ops::sort::*;
 use crate::spec::kernels::sort::*;
+
+/// Elements of a thread that are on their way at a time (`GK_SORT_DEPTH`).
+const DEPTH: usize = 4;
 
 /// Rows to sort: contiguous [rows, cols], of which the first `keep` are wanted.
 struct Rows<'a> {
@@ -121,15 +124,14 @@ impl Engine {
     /// Rows of any length by the digits of keys.
     fn order_radix(&self, r: &Rows<'_>, plan: RadixPlan) -> Result<()> {
         let (dt, n) = (r.x.dtype(), r.rows * r.cols);
-        let key = if dt.size() == 8 { DType::I64 } else { DType::I32 };
-        let keys = self.scratch(key, n)?;
+        let keys = self.scratch(key_of(dt), n)?;
         let args = SortKeysArgs {
             x: self.arg_in(&r.x),
             keys: self.arg_in(&keys.view()),
             n: long(n),
             descending: i32::from(r.descending),
         };
-        self.launch(&SORT_KEYS, dt, "", Grid::Stride(n), &args)?;
+        self.launch(&SORT_KEYS, dt, "", Grid::Stride(n.div_ceil(DEPTH)), &args)?;
         let sorted = self.sort_rows(&keys.view(), r.rows, 8 * dt.size() as u32, plan)?;
         let args = SortFinishArgs {
             keys: self.arg_in(&sorted.keys.view()),
@@ -143,7 +145,7 @@ impl Engine {
             descending: i32::from(r.descending),
             wide: r.wide(),
         };
-        self.launch(&SORT_FINISH, dt, "", Grid::Stride(r.rows * r.keep), &args)
+        self.launch(&SORT_FINISH, dt, "", Grid::Stride((r.rows * r.keep).div_ceil(DEPTH)), &args)
     }
 
     /// The first along an axis, which is not empty.

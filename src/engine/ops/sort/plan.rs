@@ -6,10 +6,18 @@ use crate::engine::plan::{Problem, Reason, Variant};
 use crate::engine::tune::ProblemKey;
 use crate::spec::BLOCK;
 
-/// Keys per block of the radix sort, and of the sort in one block (`GK_KEY_TILE`, `GK_SMALL_KEYS * GK_BLOCK`).
-pub(super) const TILE: usize = 8 * BLOCK as usize;
-const SMALL: usize = 4 * BLOCK as usize;
-/// Tiles of a row whose counters each block sums for itself, which takes less time than the launches of a prefix sum.
+/// Keys of a row that a block sorts alone, and per block of the radix sort of longer rows (`GK_ROW_KEYS`, `GK_KEY_TILE`).
+fn radix_keys(key: DType) -> [usize; 2] {
+    let keys = if key == DType::I64 { [8, 12] } else { [16, 24] };
+    keys.map(|each| each * BLOCK as usize)
+}
+
+/// Type of the keys by which elements are sorted (`gk_key`).
+pub(super) fn key_of(d: DType) -> DType {
+    if d.size() == 8 { DType::I64 } else { DType::I32 }
+}
+
+/// Tiles of a row whose counts each block sums for itself, which takes less time than two more launches.
 const FEW_TILES: usize = 64;
 /// Shortest part of a row that a block selects from, when several share the row.
 const PART: usize = 8192;
@@ -99,12 +107,13 @@ impl Problem for SortProblem {
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<SortPlan, Reason> {
         let Some(n) = self.rows.checked_mul(self.cols) else { return Err(too_many()) };
+        let key = key_of(self.dtype);
         match variant {
             0 => self.block(),
             1 => self.select(caps),
-            2 => RadixPlan::block(self.rows, n).map(SortPlan::Radix),
-            3 => RadixPlan::tiles(self.rows, n, false).map(SortPlan::Radix),
-            _ => RadixPlan::tiles(self.rows, n, true).map(SortPlan::Radix),
+            2 => RadixPlan::block(self.rows, n, key).map(SortPlan::Radix),
+            3 => RadixPlan::tiles(self.rows, n, key, false).map(SortPlan::Radix),
+            _ => RadixPlan::tiles(self.rows, n, key, true).map(SortPlan::Radix),
         }
     }
 
@@ -120,32 +129,37 @@ impl Problem for SortProblem {
 /// How unsigned keys are sorted by their digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RadixPlan {
-    /// In one block.
+    /// A block for each row.
     Block,
-    /// A pass over the tiles of each row per digit; the counters of a row's tiles are summed by every block, or (`scan`) by prefix sums.
+    /// A pass over the tiles of each row per digit; the counts of a row's tiles are summed by every block, or (`scan`) by kernels of their own.
     Tiles { tiles: usize, scan: bool },
 }
 
 impl RadixPlan {
-    /// The best for `n` keys in `rows` rows of one length.
-    pub(super) fn new(rows: usize, n: usize) -> Result<Self, Reason> {
-        Self::block(rows, n).or_else(|_| Self::tiles(rows, n, false)).or_else(|_| Self::tiles(rows, n, true))
+    /// The best for `n` keys of a type in `rows` rows of one length.
+    pub(super) fn new(rows: usize, n: usize, key: DType) -> Result<Self, Reason> {
+        Self::block(rows, n, key)
+            .or_else(|_| Self::tiles(rows, n, key, false))
+            .or_else(|_| Self::tiles(rows, n, key, true))
     }
 
-    fn block(rows: usize, n: usize) -> Result<Self, Reason> {
-        if n > SMALL || rows != 1 {
-            return Err(format!("{rows} rows of {n} keys in all do not fit a block").into());
+    fn block(rows: usize, n: usize, key: DType) -> Result<Self, Reason> {
+        if n > rows * radix_keys(key)[0] {
+            return Err(format!("{n} keys in {rows} rows are more than a block for each row takes").into());
         }
         Ok(RadixPlan::Block)
     }
 
-    fn tiles(rows: usize, n: usize, scan: bool) -> Result<Self, Reason> {
+    fn tiles(rows: usize, n: usize, key: DType, scan: bool) -> Result<Self, Reason> {
         if n > u32::MAX as usize {
             return Err(too_many());
         }
-        let tiles = (n / rows.max(1)).div_ceil(TILE);
+        if Self::block(rows, n, key).is_ok() {
+            return Err("a block sorts a row alone".into());
+        }
+        let tiles = (n / rows.max(1)).div_ceil(radix_keys(key)[1]);
         if !scan && tiles > FEW_TILES {
-            return Err(format!("the counters of {tiles} tiles take prefix sums").into());
+            return Err(format!("the counts of {tiles} tiles are too many for every block to sum").into());
         }
         Ok(RadixPlan::Tiles { tiles, scan })
     }
@@ -174,7 +188,9 @@ mod tests {
             (rows(1, 1 << 24, 1024), "select"),
             (rows(1, 1 << 24, 1025), "radix_scan"),
             (SortProblem { both: false, ..rows(64, 1 << 16, 8) }, "radix"),
-            (SortProblem { dtype: DType::F64, ..rows(8, 2048, 2048) }, "radix"),
+            (SortProblem { dtype: DType::F64, ..rows(8, 2048, 2048) }, "radix_block"),
+            (rows(8, 4096, 4096), "radix_block"),
+            (rows(8, 4097, 4097), "radix"),
             (rows(1, 1 << 20, 1 << 20), "radix_scan"),
             (rows(2, 1 << 31, 1 << 31), "none"),
             (rows(usize::MAX, 4096, 4096), "none"),
@@ -186,9 +202,8 @@ mod tests {
 
     #[test]
     fn digits_sort_all_rows() {
-        let radix = ["radix", "radix_scan"];
-        assert_eq!(applicable(&rows(4096, 100, 100), &gpu())[1..], radix);
-        assert_eq!(applicable(&rows(1, 100, 100), &gpu()), ["block", "radix_block", "radix", "radix_scan"]);
+        assert_eq!(applicable(&rows(4096, 100, 100), &gpu()), ["block", "radix_block"]);
+        assert_eq!(applicable(&rows(3, 5000, 5000), &gpu()), ["radix", "radix_scan"]);
         assert_eq!(applicable(&rows(1, 1 << 20, 8), &gpu()), ["select", "radix_scan"]);
         assert!(rows(2, 4096, 4096).plan(0, &gpu()).is_err_and(|e| e.contains("does not fit")));
         assert!(rows(1, 1 << 32, 1 << 32).plan(4, &gpu()).is_err_and(|e| e.contains("2^32")));
@@ -204,10 +219,13 @@ mod tests {
 
     #[test]
     fn keys_are_sorted_in_a_block_or_by_passes() {
-        assert_eq!(RadixPlan::new(1, 1024), Ok(RadixPlan::Block));
-        assert_eq!(RadixPlan::new(1, 1025), Ok(RadixPlan::Tiles { tiles: 1, scan: false }));
-        assert_eq!(RadixPlan::new(2, 1024), Ok(RadixPlan::Tiles { tiles: 1, scan: false }));
-        assert_eq!(RadixPlan::new(1, 1 << 20), Ok(RadixPlan::Tiles { tiles: 512, scan: true }));
-        assert!(RadixPlan::new(1, 1 << 33).is_err());
+        let new = |rows, n| RadixPlan::new(rows, n, DType::I32);
+        assert_eq!(new(1, 4096), Ok(RadixPlan::Block));
+        assert_eq!(new(7, 7 * 4096), Ok(RadixPlan::Block));
+        assert_eq!(new(1, 4097), Ok(RadixPlan::Tiles { tiles: 1, scan: false }));
+        assert_eq!(new(1, 6145), Ok(RadixPlan::Tiles { tiles: 2, scan: false }));
+        assert_eq!(new(1, 6144 * 128), Ok(RadixPlan::Tiles { tiles: 128, scan: true }));
+        assert!(new(1, 1 << 33).is_err());
+        assert_eq!(RadixPlan::new(1, 2049, DType::I64), Ok(RadixPlan::Tiles { tiles: 1, scan: false }));
     }
 }

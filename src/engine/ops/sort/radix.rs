@@ -5,13 +5,19 @@ use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, int, long};
-use crate::engine::ops::sort::plan::{RadixPlan, TILE};
+use crate::engine::ops::sort::plan::RadixPlan;
 use crate::error::{GpuError, Result};
+use crate::spec::BLOCK;
 use crate::spec::kernels::sort::*;
 
 /// Bits that a pass orders by, and their values (`GK_DIGITS`).
 const DIGIT_BITS: u32 = 8;
 const DIGITS: usize = 1 << DIGIT_BITS;
+/// Elements that a block takes at a time in a prefix sum (`GK_SCANNED * GK_BLOCK`).
+const SCANNED: usize = 8 * BLOCK as usize;
+/// Tiles whose counts are read at a time (`GK_AHEAD`).
+const SUMMED: usize = 8;
+
 /// Pairs in ascending order of their keys, equal keys in the order of their positions.
 #[derive(Debug)]
 pub(crate) struct SortedPairs {
@@ -24,7 +30,7 @@ pub(crate) struct SortedPairs {
 impl Engine {
     /// Splits `n` elements over blocks for a two-step prefix sum: number of blocks (at most 1024) and elements per block.
     pub(crate) fn scan_chunks(&self, n: usize) -> (usize, usize) {
-        let chunk = n.div_ceil(1024).max(1).next_multiple_of(TILE);
+        let chunk = n.div_ceil(1024).max(1).next_multiple_of(SCANNED);
         (n.div_ceil(chunk).max(1), chunk)
     }
 
@@ -61,7 +67,7 @@ impl Engine {
         bits: u32,
     ) -> Result<SortedPairs> {
         let device = self.device_caps().id;
-        let plan = RadixPlan::new(rows, keys.numel()).map_err(|why| GpuError::Unsupported {
+        let plan = RadixPlan::new(rows, keys.numel(), keys.dtype()).map_err(|why| GpuError::Unsupported {
             op,
             device,
             why: why.into_owned().into(),
@@ -90,20 +96,22 @@ impl Engine {
         // At least one pass, so that positions are written.
         let bits = bits.clamp(1, 8 * dtype.size() as u32);
         let RadixPlan::Tiles { tiles, scan } = plan else {
-            let args = RadixSmallArgs {
+            let cols = n / rows;
+            let args = RadixRowsArgs {
                 keys: self.arg_in(keys),
                 keys_out: self.arg_in(&out.keys.view()),
                 positions_out: self.arg_in(&out.positions.view()),
-                n: int(n),
+                n: int(cols),
+                each: int(cols.div_ceil(BLOCK as usize)),
                 bits: bits as i32,
             };
-            self.launch(&RADIX_SMALL, dtype, "", Grid::Blocks([1, 1, 1]), &args)?;
+            self.launch(&RADIX_ROWS, dtype, "", Grid::Blocks([rows, 1, 1]), &args)?;
             return Ok(out);
         };
         self.sort_passes(keys, out, [rows, tiles], bits, scan)
     }
 
-    /// A pass per digit over the tiles of all rows; `scan`: counters are summed by prefix sums.
+    /// A pass per digit over the tiles of all rows; `scan`: counts are summed by kernels of their own.
     fn sort_passes(
         &self,
         keys: &View<'_>,
@@ -116,14 +124,16 @@ impl Engine {
         let cols = long(n / rows.max(1));
         let grid = Grid::Blocks([rows * tiles, 1, 1]);
         let buffer = self.scratch(DType::I32, DIGITS * rows * tiles)?;
-        let (counts, tiles) = (self.arg_in(&buffer.view()), long(tiles));
+        let counts = self.arg_in(&buffer.view());
         let mut other = if bits > DIGIT_BITS { Some(self.pairs(dtype, n)?) } else { None };
         for shift in (0..bits).step_by(DIGIT_BITS as usize) {
             let from = if shift == 0 { *keys } else { out.keys.view() };
-            let keys = self.arg_in(&from);
-            let shift = shift as i32;
-            self.launch(&RADIX_COUNT, dtype, "", grid, &RadixCountArgs { keys, counts, cols, tiles, shift })?;
-            let offsets = scan.then(|| self.prefix_sums(&buffer.view())).transpose()?;
+            let (keys, bit) = (self.arg_in(&from), shift as i32);
+            let args = RadixCountArgs { keys, counts, cols, tiles: long(tiles), shift: bit };
+            self.launch(&RADIX_COUNT, dtype, "", grid, &args)?;
+            if scan {
+                self.radix_places(&buffer, dtype, cols, [rows, tiles])?;
+            }
             // The first pass reads the caller's keys and fills `out`; later ones go back and forth.
             let positions = if shift == 0 { Ptr::NULL } else { self.arg_in(&out.positions.view()) };
             let to = match &other {
@@ -134,12 +144,12 @@ impl Engine {
                 keys,
                 positions,
                 counts,
-                offsets: self.arg_opt(offsets.as_ref().map(Buffer::view).as_ref()),
                 keys_out: self.arg_in(&to.keys.view()),
                 positions_out: self.arg_in(&to.positions.view()),
                 cols,
-                tiles,
-                shift,
+                tiles: long(tiles),
+                shift: bit,
+                count: i32::from(!scan),
             };
             self.launch(&RADIX_SCATTER, dtype, "", grid, &args)?;
             if let (Some(o), true) = (&mut other, shift > 0) {
@@ -147,5 +157,24 @@ impl Engine {
             }
         }
         Ok(out)
+    }
+
+    /// Makes places of counts of digits, in parts of about as many tiles as a row has parts.
+    fn radix_places(
+        &self,
+        counts: &Buffer,
+        dtype: DType,
+        cols: i64,
+        [rows, tiles]: [usize; 2],
+    ) -> Result<()> {
+        let per = tiles.isqrt().next_multiple_of(SUMMED);
+        let parts = tiles.div_ceil(per);
+        let sums = self.scratch(DType::I32, DIGITS * rows * parts)?;
+        let (sums, counts) = (self.arg_in(&sums.view()), self.arg_in(&counts.view()));
+        let (tiles, per, grid) = (long(tiles), long(per), Grid::Blocks([rows * parts, 1, 1]));
+        let parts = long(parts);
+        self.launch(&RADIX_SUMS, dtype, "", grid, &RadixSumsArgs { counts, sums, tiles, per, parts })?;
+        let args = RadixPlacesArgs { sums, counts, cols, tiles, per, parts };
+        self.launch(&RADIX_PLACES, dtype, "", grid, &args)
     }
 }

@@ -1,0 +1,14 @@
+/* common/prelude/ballot.h by warps, where the compiler takes inline PTX. */
+#ifdef GK_PTX
+#define GK_BALLOT 1
+#define GK_RUN_BARRIER() __asm__ volatile("bar.warp.sync 0xffffffff;" : : : "memory")
+GK_FN int gk_popcount(gk_u32 v) { return (int)popcount(v); }
+GK_FN gk_u32 gk_vote(gk_u32 bits)
+{
+    gk_u32 r;
+    __asm__ volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; vote.sync.ballot.b32 %0, p, 0xffffffff; @!p not.b32 %0, %0; }" : "=r"(r) : "r"(bits));
+    return r;
+}
+#else
+#include "common/prelude/ballot.h"
+#endif
