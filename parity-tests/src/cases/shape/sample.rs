@@ -21,6 +21,13 @@ pub(super) fn draw_axis(s: &mut Sample) -> usize {
     axis
 }
 
+/// A vector of n elements, along its axis.
+pub(super) fn draw_row(s: &mut Sample, n: usize) -> usize {
+    s.put("x", &[n], Any);
+    s.arg("axis", 0);
+    0
+}
+
 pub(super) fn draw_list(s: &mut Sample) {
     for i in 0..3 {
         let n = 1 + s.below(6);
