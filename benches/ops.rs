@@ -14,8 +14,7 @@ use criterion::{Criterion, Throughput};
 use trefoil::{IGpuBackend, Registry, Result, Selector};
 use trefoil_bench::{Context, Prepared, Scale, problems};
 
-/// How long a device works before times count that idled while kernels were compiled: it has lowered its clocks, by a factor of four and more, and
-/// raises them in tens of milliseconds.
+/// How long a device works before times count that idled while kernels were compiled: short kernels may take several times as long at first.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// First calls that take longer have compiled something.
 const COMPILES: Duration = Duration::from_millis(20);

@@ -8,7 +8,8 @@ use trefoil_nn::Device;
 
 use crate::error::Result;
 
-/// How long a device works before times count. One that idled, while kernels were compiled or inputs made, has lowered its clocks.
+/// How long a device works before times count. On one that idled, while kernels were compiled or inputs made, short kernels may take several times as
+/// long at first.
 const WARM_UP: Duration = Duration::from_millis(300);
 
 /// Something to time.
