@@ -119,3 +119,42 @@ macro_rules! element {
     )*};
 }
 element!(f32 => F32, f16 => F16, bf16 => Bf16, f64 => F64, i32 => I32, i64 => I64, u8 => U8);
+
+/// x as binary16, rounded once, to nearest even. [`f16::from_f64`] takes numbers just beside the middle of two for the middle, since it drops the lower
+/// 32 bits of x.
+pub fn f16_from_f64(x: f64) -> f16 {
+    f16::from_f32(to_odd(x))
+}
+
+/// x as bfloat16, rounded once, to nearest even; [`bf16::from_f64`] errs as that of [`f16_from_f64`] does.
+pub fn bf16_from_f64(x: f64) -> bf16 {
+    bf16::from_f32(to_odd(x))
+}
+
+/// f32 rounded to odd where the value does not fit: the second rounding, to 16 bits, then gives what a single one would.
+fn to_odd(x: f64) -> f32 {
+    let y = x as f32;
+    let back = f64::from(y);
+    if back == x || x.is_nan() || y.to_bits() & 1 == 1 {
+        return y;
+    }
+    f32::from_bits(if back.abs() < x.abs() { y.to_bits() + 1 } else { y.to_bits() - 1 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_bits_are_rounded_once() {
+        let (step, tiny) = (2f64.powi(-7), 2f64.powi(-45));
+        let (middle, above) = (1.0 + step / 2.0, 1.0 + step);
+        assert_eq!(bf16_from_f64(middle).to_f64(), 1.0);
+        assert_eq!(bf16_from_f64(middle + tiny).to_f64(), above);
+        assert_eq!(bf16_from_f64(above + step / 2.0 - tiny).to_f64(), above);
+        assert_eq!(f16_from_f64(-(1.0 + 2f64.powi(-11) + tiny)).to_f64(), -(1.0 + 2f64.powi(-10)));
+        assert_eq!(f16_from_f64(65_520.0).to_f64(), f64::INFINITY);
+        assert_eq!(f16_from_f64(65_520.0 - tiny.sqrt()).to_f64(), 65_504.0);
+        assert!(bf16_from_f64(f64::NAN).is_nan());
+    }
+}

@@ -100,7 +100,7 @@ pub use backend::BackendExt;
 pub use buffer::{Block, Buffer, GradMut, Owner, View, ViewMut};
 pub use cpu::CpuBackend;
 pub use device::{BackendKind, Caps, DeviceId, MatrixCores};
-pub use dtype::{DType, Element};
+pub use dtype::{DType, Element, bf16_from_f64, f16_from_f64};
 pub use engine::Engine;
 pub use error::{CompileFailure, DriverFailure, GpuError, InvalidArg, Result, Unavailable};
 pub use layout::{Dims, Layout, LayoutError, MAX_ELEMENTS, MAX_RANK, broadcast_shapes};

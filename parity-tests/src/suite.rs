@@ -20,6 +20,13 @@ pub struct HostTensor {
     pub bytes: Vec<u8>,
 }
 
+/// v with its lower 32 bits folded into one that 16-bit floats do not have: `half` drops them, and would take what is just beside the middle of two
+/// numbers for the middle.
+fn sticky(v: f64) -> f64 {
+    let bits = v.to_bits();
+    f64::from_bits(if bits as u32 == 0 { bits } else { bits >> 32 << 32 | 1 << 32 })
+}
+
 fn elements<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> impl Iterator<Item = T> + '_ {
     bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned)
 }
@@ -31,8 +38,8 @@ impl HostTensor {
         for &v in values {
             match dtype {
                 DType::F32 => bytes.extend((v as f32).to_le_bytes()),
-                DType::F16 => bytes.extend(f16::from_f64(v).to_le_bytes()),
-                DType::Bf16 => bytes.extend(bf16::from_f64(v).to_le_bytes()),
+                DType::F16 => bytes.extend(f16::from_f64(sticky(v)).to_le_bytes()),
+                DType::Bf16 => bytes.extend(bf16::from_f64(sticky(v)).to_le_bytes()),
                 DType::F64 => bytes.extend(v.to_le_bytes()),
                 DType::I32 => bytes.extend((v as i32).to_le_bytes()),
                 DType::I64 => bytes.extend((v as i64).to_le_bytes()),

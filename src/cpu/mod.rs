@@ -55,7 +55,7 @@ pub(crate) use self::core::{recorded_call, recorded_ops};
 use self::scratch::*;
 use crate::buffer::{GradMut, HostData, View, ViewMut};
 use crate::device::{BackendKind, Caps, DeviceId, physical_memory};
-use crate::dtype::{DType, Element};
+use crate::dtype::{DType, Element, bf16_from_f64, f16_from_f64};
 use crate::engine::next_stream_id;
 use crate::engine::plan::Choices;
 use crate::error::{GpuError, Result};
@@ -194,21 +194,11 @@ macro_rules! host_element {
 host_element! {
     f32, F32, |x: f32| x as f64, |x: f64| x as f32;
     f64, F64, |x: f64| x, |x: f64| x;
-    f16, F16, |x: f16| x.to_f64(), |x: f64| f16::from_f32(to_odd(x));
-    bf16, Bf16, |x: bf16| x.to_f64(), |x: f64| bf16::from_f32(to_odd(x));
+    f16, F16, |x: f16| x.to_f64(), f16_from_f64;
+    bf16, Bf16, |x: bf16| x.to_f64(), bf16_from_f64;
     i32, I32, |x: i32| x as f64, |x: f64| x as i32;
     i64, I64, |x: i64| x as f64, |x: f64| x as i64;
     u8, U8, |x: u8| x as f64, |x: f64| x as u8;
-}
-
-/// f32 rounded to odd where the value does not fit: the second rounding, to 16 bits, then gives what a single one would.
-fn to_odd(x: f64) -> f32 {
-    let y = x as f32;
-    let back = f64::from(y);
-    if back == x || x.is_nan() || y.to_bits() & 1 == 1 {
-        return y;
-    }
-    f32::from_bits(if back.abs() < x.abs() { y.to_bits() + 1 } else { y.to_bits() - 1 })
 }
 
 /// Runs `$body` with the type alias `$t` bound to the Rust type of a dtype.

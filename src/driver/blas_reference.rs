@@ -60,8 +60,8 @@ pub(crate) fn row_major(p: &BlasProblem, alpha: f64, beta: f64, a: &[f64], b: &[
 /// Numbers as they are stored.
 pub(crate) fn encode(dtype: DType, data: &[f64]) -> Vec<u8> {
     let one = |&x: &f64| match dtype {
-        DType::F16 => f16::from_f64(x).to_le_bytes().to_vec(),
-        DType::Bf16 => bf16::from_f64(x).to_le_bytes().to_vec(),
+        DType::F16 => crate::dtype::f16_from_f64(x).to_le_bytes().to_vec(),
+        DType::Bf16 => crate::dtype::bf16_from_f64(x).to_le_bytes().to_vec(),
         DType::F64 => x.to_le_bytes().to_vec(),
         _ => (x as f32).to_le_bytes().to_vec(),
     };

@@ -3,8 +3,7 @@
 
 use std::fmt::{self, Write};
 
-use half::{bf16, f16};
-use trefoil::DType;
+use trefoil::{DType, bf16_from_f64, f16_from_f64};
 
 use crate::core::error::Result;
 use crate::core::host_tensor::convert;
@@ -91,8 +90,8 @@ fn host_bytes(t: &Tensor) -> Result<Vec<u8>> {
 fn reads_as(dtype: DType, text: &str, value: f64) -> bool {
     let read: f64 = text.parse().unwrap_or(f64::NAN);
     match dtype {
-        DType::F16 => f16::from_f64(read).to_f64() == value,
-        DType::Bf16 => bf16::from_f64(read).to_f64() == value,
+        DType::F16 => f16_from_f64(read).to_f64() == value,
+        DType::Bf16 => bf16_from_f64(read).to_f64() == value,
         DType::F32 => f64::from(read as f32) == value,
         _ => read == value,
     }

@@ -1,7 +1,7 @@
 //! Tensors in host memory: what files hold before it goes to a device.
 
 use half::{bf16, f16};
-use trefoil::{DType, Element};
+use trefoil::{DType, Element, bf16_from_f64, f16_from_f64};
 
 use crate::core::error::{Result, invalid};
 use crate::core::limits;
@@ -51,8 +51,8 @@ macro_rules! convert {
 convert! {
     f64, Float, x => x, f => f, i => i as f64;
     f32, Float, x => x.into(), f => f as f32, i => i as f32;
-    f16, Float, x => x.to_f64(), f => f16::from_f64(f), i => f16::from_f64(i as f64);
-    bf16, Float, x => x.to_f64(), f => bf16::from_f64(f), i => bf16::from_f64(i as f64);
+    f16, Float, x => x.to_f64(), f => f16_from_f64(f), i => f16_from_f64(i as f64);
+    bf16, Float, x => x.to_f64(), f => bf16_from_f64(f), i => bf16_from_f64(i as f64);
     i64, Int, x => x, f => f as i64, i => i;
     i32, Int, x => x.into(), f => f as i32, i => i as i32;
     u8, Int, x => x.into(), f => f as u8, i => i as u8;
@@ -184,5 +184,18 @@ impl HostTensor {
             bytes.extend_from_slice(&p.bytes);
         }
         Ok(HostTensor { dtype: first.dtype, shape: [&[parts.len()], first.shape.as_slice()].concat(), bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_beside_the_middle_of_two_are_rounded_to_the_nearer() {
+        let (tiny, number) = (2f64.powi(-40), |x: f64| bf16::narrow(Number::Float(x)).to_f64());
+        assert_eq!(number(-20.0625), -20.0);
+        assert_eq!(number(-20.0625 - tiny), -20.125);
+        assert_eq!(f16::narrow(Number::Float(1.0 + 2f64.powi(-11) + tiny)).to_f64(), 1.0 + 2f64.powi(-10));
     }
 }

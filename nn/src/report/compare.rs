@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-use trefoil::DType;
+use trefoil::{DType, bf16_from_f64, f16_from_f64};
 
 use crate::core::autograd;
 use crate::core::error::{NnError, Result, invalid};
@@ -325,8 +325,8 @@ fn rank(v: f64, dtype: DType) -> i64 {
     match dtype {
         DType::F64 => ordered(v.to_bits(), 64),
         DType::F32 => ordered((v as f32).to_bits().into(), 32),
-        DType::F16 => ordered(half::f16::from_f64(v).to_bits().into(), 16),
-        DType::Bf16 => ordered(half::bf16::from_f64(v).to_bits().into(), 16),
+        DType::F16 => ordered(f16_from_f64(v).to_bits().into(), 16),
+        DType::Bf16 => ordered(bf16_from_f64(v).to_bits().into(), 16),
         _ => 0,
     }
 }

@@ -32,7 +32,8 @@ fn adam(q: &Question<'_>, w: &[f64], g: &[f64], m: &[f64], v: &[f64]) -> Result<
             + (1.0 - b1) * (gradient.abs() + if decoupled { 0.0 } else { (wd * w[i]).abs() });
         let mi = b1 * m[i] + (1.0 - b1) * g;
         let vi = b2 * v[i] + (1.0 - b2) * g * g;
-        let slack = (1.0 - b2) * 2.0 * g.abs() * (gradient.abs() + (wd * w[i]).abs());
+        let slack =
+            (1.0 - b2) * 2.0 * g.abs() * (gradient.abs() + if decoupled { 0.0 } else { (wd * w[i]).abs() });
         let denominator = (vi / c2).sqrt() + eps;
         let kept = if decoupled { w[i] * (1.0 - lr * wd) } else { w[i] };
         let wi = kept - lr * mi / c1 / denominator;

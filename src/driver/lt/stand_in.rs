@@ -227,8 +227,8 @@ unsafe fn store(ty: u64, at: *mut c_void, i: usize, x: f64) {
         match ty {
             0 => *at.cast::<f32>().add(i) = x as f32,
             1 => *at.cast::<f64>().add(i) = x,
-            2 => *at.cast::<f16>().add(i) = f16::from_f64(x),
-            _ => *at.cast::<bf16>().add(i) = bf16::from_f64(x),
+            2 => *at.cast::<f16>().add(i) = crate::dtype::f16_from_f64(x),
+            _ => *at.cast::<bf16>().add(i) = crate::dtype::bf16_from_f64(x),
         }
     }
 }

@@ -409,9 +409,9 @@ unsafe fn store(ty: u32, at: Raw, i: usize, v: f64) {
     // SAFETY: the caller's promise.
     unsafe {
         match ty {
-            0 => *at.cast::<f16>().add(i) = f16::from_f64(v),
+            0 => *at.cast::<f16>().add(i) = crate::dtype::f16_from_f64(v),
             1 => *at.cast::<f32>().add(i) = v as f32,
-            _ => *at.cast::<bf16>().add(i) = bf16::from_f64(v),
+            _ => *at.cast::<bf16>().add(i) = crate::dtype::bf16_from_f64(v),
         }
     }
 }

@@ -28,8 +28,8 @@ fn values(dtype: DType, n: usize, seed: u64) -> Vec<u8> {
     for _ in 0..n {
         let x = next();
         match dtype {
-            DType::F16 => out.extend(f16::from_f64(x).to_le_bytes()),
-            DType::Bf16 => out.extend(bf16::from_f64(x).to_le_bytes()),
+            DType::F16 => out.extend(crate::dtype::f16_from_f64(x).to_le_bytes()),
+            DType::Bf16 => out.extend(crate::dtype::bf16_from_f64(x).to_le_bytes()),
             DType::F64 => out.extend(x.to_le_bytes()),
             _ => out.extend((x as f32).to_le_bytes()),
         }
