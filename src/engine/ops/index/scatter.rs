@@ -344,8 +344,7 @@ impl Engine {
             accumulate: i32::from(accumulate),
             code: code_of_op(op),
         };
-        // Threads take several items each (`GK_DEPTH` in the text).
-        self.launch(&INDEX_SELECT, items.dtype, "", Grid::Stride(n.div_ceil(4)), &args)
+        self.launch(&INDEX_SELECT, items.dtype, "", Grid::Stride(n.div_ceil(DEPTH)), &args)
     }
 
     /// Keys and positions of a plan, and whether the keys are 64-bit.
@@ -465,22 +464,8 @@ impl Engine {
         if runs == 1 {
             return Ok(());
         }
-        let args = ScatterReduceCombineArgs {
-            keys,
-            y,
-            stat,
-            head,
-            tail,
-            n,
-            run,
-            outer,
-            inner,
-            limit,
-            wide_keys,
-            wide,
-            how,
-            include,
-            alpha,
+        let args = args_from! { args => ScatterReduceCombineArgs
+            [keys y stat head tail n run outer inner limit wide_keys wide how include alpha] {}
         };
         self.launch(&SCATTER_REDUCE_COMBINE, dtype, "", Grid::Stride((runs - 1) * columns), &args)
     }
