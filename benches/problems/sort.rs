@@ -7,7 +7,8 @@ use crate::{F32, F32_BF16, Problem, bytes, problem};
 
 pub(super) const PROBLEMS: &[Problem] = &[
     problem("sort", "one_row", F32_BF16, |cx, dt| {
-        let n = cx.n();
+        // More tiles than every block would sum the counts of.
+        let n = cx.pick(1 << 12, 1 << 19, cx.n());
         let (x, mut y, mut i) = (cx.normal(dt, n)?, cx.empty(dt, n)?, cx.empty(DType::I64, n)?);
         bytes(n * (2 * dt.size() + 8), move |g| {
             g.sort(0, false, SortIo::new(x.view()).y(y.view_mut()).index(i.view_mut()))

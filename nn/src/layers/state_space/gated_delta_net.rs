@@ -16,7 +16,7 @@ const OP: &str = "GatedDeltaNet";
 /// The block of gated delta networks (Yang, Kautz and Hatamizadeh, 2025), `[B, T, D] -> [B, T, D]`: queries, keys and values of H heads, each through a
 /// causal depthwise convolution and SiLU, queries and keys of unit length; decay exp(-exp(A_log) softplus(a + dt_bias)) and share sigmoid(b) of a
 /// token per head; the gated delta rule; RMS norm of each head, times SiLU of a gate; a product back to D. Source `GatedDeltaNet` of
-/// flash-linear-attention.
+/// flash-linear-attention. In 16 bits decays, shares and the recurrence are in f32.
 ///
 /// State, with P = H head_dim for queries and keys and V = H head_v_dim for values: `q_proj.weight [P, D]`, `k_proj.weight [P, D]`,
 /// `v_proj.weight [V, D]`, `a_proj.weight [H, D]`, `b_proj.weight [H, D]`, `A_log [H]`, the logarithm of numbers from U(0, 16), `dt_bias [H]` whose
@@ -132,17 +132,21 @@ impl GatedDeltaNet {
     fn run(&self, x: &Tensor, mut carry: Option<&mut Carry>) -> Result<Tensor> {
         let [batch, steps] = sequences(OP, x, self.sizes.width)?;
         let (p, heads, [head, values]) = (&self.parts, self.sizes.heads, self.sizes.head);
-        let q = p.q.run(x, heads, carry.as_deref_mut())?;
-        let k = p.k.run(x, heads, carry.as_deref_mut())?;
-        let v = p.v.run(x, heads, carry.as_deref_mut())?;
+        // Factors near 1 are the memory of a state: 16 bits would make many of them 1.
+        let whole = x.dtype().accumulator();
+        let q = p.q.run(x, heads, carry.as_deref_mut())?.to_dtype(whole)?;
+        let k = p.k.run(x, heads, carry.as_deref_mut())?.to_dtype(whole)?;
+        let v = p.v.run(x, heads, carry.as_deref_mut())?.to_dtype(whole)?;
         // Scores of queries are scaled as in attention.
         let q = q.l2_normalize(-1, 1e-6)?.mul_scalar(1.0 / (head as f64).sqrt())?;
         let k = k.l2_normalize(-1, 1e-6)?;
-        let share = hooks::call("b_proj", &p.b_proj, &[x], || p.b_proj.forward(x))?.sigmoid()?;
-        let step = hooks::call("a_proj", &p.a_proj, &[x], || p.a_proj.forward(x))?;
-        let step = step.add(&p.dt_bias.get())?.softplus()?;
-        let decay = step.mul(&p.a_log.get().exp()?)?.neg()?.exp()?;
+        let share = hooks::call("b_proj", &p.b_proj, &[x], || p.b_proj.forward(x))?;
+        let share = share.to_dtype(whole)?.sigmoid()?;
+        let step = hooks::call("a_proj", &p.a_proj, &[x], || p.a_proj.forward(x))?.to_dtype(whole)?;
+        let step = step.add(&p.dt_bias.get().to_dtype(whole)?)?.softplus()?;
+        let decay = step.mul(&p.a_log.get().to_dtype(whole)?.exp()?)?.neg()?.exp()?;
         let o = recur(carry, |initial| q.gated_delta_scan(&k, &v, &decay, &share, initial))?;
+        let o = o.to_dtype(x.dtype())?;
         let o = hooks::call("o_norm", &p.o_norm, &[&o], || p.o_norm.forward(&o))?;
         let gate = hooks::call("g_proj", &p.g_proj, &[x], || p.g_proj.forward(x))?.silu()?;
         let o = o.reshape(&[batch, steps, heads * values])?.mul(&gate)?;
