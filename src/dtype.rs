@@ -120,13 +120,13 @@ macro_rules! element {
 }
 element!(f32 => F32, f16 => F16, bf16 => Bf16, f64 => F64, i32 => I32, i64 => I64, u8 => U8);
 
-/// x as binary16, rounded once, to nearest even. [`f16::from_f64`] takes numbers just beside the middle of two for the middle, since it drops the lower
-/// 32 bits of x.
+/// x as binary16, rounded once, to nearest even. `half::f16::from_f64` takes numbers just beside the middle of two for the middle, since it drops the
+/// lower 32 bits of x.
 pub fn f16_from_f64(x: f64) -> f16 {
     f16::from_f32(to_odd(x))
 }
 
-/// x as bfloat16, rounded once, to nearest even; [`bf16::from_f64`] errs as that of [`f16_from_f64`] does.
+/// x as bfloat16, rounded once, to nearest even; `half::bf16::from_f64` errs as that of [`f16_from_f64`] does.
 pub fn bf16_from_f64(x: f64) -> bf16 {
     bf16::from_f32(to_odd(x))
 }
