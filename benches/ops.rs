@@ -19,7 +19,7 @@ const WARM_UP: Duration = Duration::from_millis(300);
 /// First calls that take longer have compiled something.
 const COMPILES: Duration = Duration::from_millis(20);
 
-/// Compiles, fills caches, and keeps the device busy until its clocks are up.
+/// Compiles, fills caches, and keeps the device busy for a while where that took long.
 fn warm_up(gpu: &dyn IGpuBackend, problem: &mut Prepared) -> Result<()> {
     let mut run = || problem.run(gpu, 0).and_then(|()| gpu.record()?.synchronize());
     let start = Instant::now();
@@ -36,6 +36,7 @@ fn warm_up(gpu: &dyn IGpuBackend, problem: &mut Prepared) -> Result<()> {
 
 /// Device time of `iters` calls.
 fn timed(gpu: &dyn IGpuBackend, iters: u64, problem: &mut Prepared) -> Result<Duration> {
+    // So that the first event does not wait for the host.
     problem.run(gpu, 0)?;
     let from = gpu.record()?;
     for _ in 0..iters {

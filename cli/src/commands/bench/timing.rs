@@ -40,18 +40,18 @@ impl Work {
 
     /// Median device time in microseconds, by events around each run after a warm-up.
     pub(super) fn device_time(&mut self, d: &Device, budget_s: f64) -> Result<f64> {
-        let mut once = 0.0;
-        // The first run compiles, and counts for nothing.
-        let (mut i, mut start) = (0, Instant::now());
-        while i < 4 || start.elapsed() < WARM_UP {
+        let mut timed = |i: usize| -> Result<f64> {
             let from = Instant::now();
             (self.queue)(i)?;
             d.synchronize()?;
-            once = from.elapsed().as_secs_f64().max(1e-6);
-            if i == 0 {
-                start = Instant::now();
-            }
+            Ok(from.elapsed().as_secs_f64().max(1e-6))
+        };
+        // The first run compiles.
+        timed(0)?;
+        let (start, mut i, mut once) = (Instant::now(), 0, 0.0);
+        while i < 3 || start.elapsed() < WARM_UP {
             i += 1;
+            once = timed(i)?;
         }
         let runs = ((budget_s / once) as usize).clamp(5, 200);
         let mut events = Vec::with_capacity(runs);

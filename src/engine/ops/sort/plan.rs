@@ -144,8 +144,13 @@ impl RadixPlan {
     }
 
     fn block(rows: usize, n: usize, key: DType) -> Result<Self, Reason> {
-        if n > rows * radix_keys(key)[0] {
-            return Err(format!("{n} keys in {rows} rows are more than a block for each row takes").into());
+        let (cols, most) = (n / rows.max(1), radix_keys(key)[0]);
+        if cols > most {
+            return Err(format!("a row of {cols} keys is more than a block takes, {most}").into());
+        }
+        // Positions count over all rows.
+        if n > u32::MAX as usize {
+            return Err(too_many());
         }
         Ok(RadixPlan::Block)
     }
@@ -225,7 +230,9 @@ mod tests {
         assert_eq!(new(1, 4097), Ok(RadixPlan::Tiles { tiles: 1, scan: false }));
         assert_eq!(new(1, 6145), Ok(RadixPlan::Tiles { tiles: 2, scan: false }));
         assert_eq!(new(1, 6144 * 128), Ok(RadixPlan::Tiles { tiles: 128, scan: true }));
-        assert!(new(1, 1 << 33).is_err());
+        for rows in [1, 1 << 21, 1 << 33, 1 << 60] {
+            assert!(new(rows, rows.max(1 << 33)).is_err_and(|e| e.contains("2^32")), "{rows}");
+        }
         assert_eq!(RadixPlan::new(1, 2049, DType::I64), Ok(RadixPlan::Tiles { tiles: 1, scan: false }));
     }
 }
