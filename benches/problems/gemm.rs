@@ -1,7 +1,9 @@
 //! Matrix products and linear layers.
 
 use trefoil::ops::activation::Activation;
-use trefoil::ops::gemm::{Gemm, GemmBwd, GemmIo, GemmRagged, GemmRaggedBwd, Precision};
+use trefoil::ops::gemm::{
+    BilinearRagged, BilinearRaggedBwd, Gemm, GemmBwd, GemmIo, GemmRagged, GemmRaggedBwd, Precision,
+};
 use trefoil::{BackendExt, Buffer, DType, Result};
 
 use crate::activation::ACTIVATIONS;
@@ -122,6 +124,10 @@ pub(super) const PROBLEMS: &[Problem] = &[
         Linear::square(cx, Activation::Identity).backward(cx, dt)
     }),
     problem("gemm_bwd", "linear_relu", F32, |cx, dt| Linear::square(cx, Activation::Relu).backward(cx, dt)),
+    problem("gemm_bwd", "few_inputs", F32, |cx, dt| {
+        let size = [cx.pick(8_192, 16_384, 204_800), 64, 8];
+        Linear { size, ..Linear::square(cx, Activation::Relu) }.backward(cx, dt)
+    }),
     problem("gemm_grouped", "four", F32, |cx, dt| {
         let s = cx.side() / 2;
         let make = || -> Result<Vec<Buffer>> { (0..4).map(|_| cx.normal(dt, s * s)).collect() };
@@ -161,6 +167,37 @@ pub(super) const PROBLEMS: &[Problem] = &[
             let dw = dw.shaped_mut(&[groups, k, n])?.grad(false);
             let io = GemmRaggedBwd::new(dz.shaped(&[rows, n])?, x.shaped(&[rows, k])?, offsets.view(), dw);
             g.gemm_ragged_bwd(&Gemm::new(), io)
+        })
+    }),
+    problem("bilinear_ragged", "groups_of_ten", F32_BF16, |cx, dt| {
+        let rows = cx.pick(640, 6_400, 204_800);
+        let (groups, m, n, outputs) = (rows / 10, 64, 16, 16);
+        let (a, b) = (cx.normal(dt, rows * m)?, cx.normal(dt, rows * n)?);
+        let w = cx.normal(dt, outputs * m * n)?;
+        let (mut sums, mut y) = (cx.empty(dt, groups * m * n)?, cx.empty(dt, groups * outputs)?);
+        let offsets = even(cx, groups, rows)?;
+        flops((2 * groups * outputs + 2 * rows) * m * n, move |g| {
+            let (a, b, w) = (a.shaped(&[rows, m])?, b.shaped(&[rows, n])?, w.shaped(&[outputs, m, n])?);
+            let sums = sums.shaped_mut(&[groups, m, n])?;
+            let y = y.shaped_mut(&[groups, outputs])?;
+            g.bilinear_ragged(BilinearRagged::new(a, b, offsets.view(), w, sums, y))
+        })
+    }),
+    problem("bilinear_ragged_bwd", "groups_of_ten", F32_BF16, |cx, dt| {
+        let rows = cx.pick(640, 6_400, 204_800);
+        let (groups, m, n, outputs) = (rows / 10, 64, 16, 16);
+        let normal = |len: usize| cx.normal(dt, len);
+        let (a, b, w) = (normal(rows * m)?, normal(rows * n)?, normal(outputs * m * n)?);
+        let (dy, sums) = (normal(groups * outputs)?, normal(groups * m * n)?);
+        let (mut da, mut db) = (cx.empty(dt, rows * m)?, cx.empty(dt, rows * n)?);
+        let offsets = even(cx, groups, rows)?;
+        flops((2 * groups * outputs + 4 * rows) * m * n, move |g| {
+            let (a, b, w) = (a.shaped(&[rows, m])?, b.shaped(&[rows, n])?, w.shaped(&[outputs, m, n])?);
+            let (dy, sums) = (dy.shaped(&[groups, outputs])?, sums.shaped(&[groups, m, n])?);
+            let io = BilinearRaggedBwd::new(dy, a, b, offsets.view(), w, sums)
+                .da(da.shaped_mut(&[rows, m])?.grad(false))
+                .db(db.shaped_mut(&[rows, n])?.grad(false));
+            g.bilinear_ragged_bwd(io)
         })
     }),
 ];

@@ -13,6 +13,9 @@ use trefoil_nn::network::{LAYERS, LayerInfo};
 struct Results {
     device: String,
     date: String,
+    /// Device and date of layers that ran apart from the others.
+    #[serde(default)]
+    apart: BTreeMap<String, String>,
     /// Layer, check, cases passed of cases.
     layers: BTreeMap<String, BTreeMap<String, [u32; 2]>>,
 }
@@ -74,8 +77,11 @@ fn page(all: &[(String, Results)]) -> String {
     for (backend, r) in all {
         let passed = r.layers.values().flat_map(BTreeMap::values).map(|c| c[0]).sum::<u32>();
         let of = r.layers.values().flat_map(BTreeMap::values).map(|c| c[1]).sum::<u32>();
-        text +=
-            &format!("Backend `{backend}`: {}, {}: {passed} of {of} checks passed.\n\n", r.device, r.date);
+        text += &format!("Backend `{backend}`: {}, {}: {passed} of {of} checks passed", r.device, r.date);
+        let mut apart: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        r.apart.iter().for_each(|(layer, ran)| apart.entry(ran).or_default().push(format!("`{layer}`")));
+        apart.iter().for_each(|(ran, layers)| text += &format!(";\n{} on {ran}", layers.join(", ")));
+        text += ".\n\n";
     }
     text += "| layer | `type` | PyTorch |";
     COLUMNS.iter().for_each(|(name, _)| text += &format!(" {name} |"));

@@ -17,6 +17,8 @@ fn golden() -> PathBuf {
 
 /// Kernel names that the table has beyond the index: operations without a row there.
 const BEYOND: &[&str] = &[
+    "bilinear_ragged",
+    "bilinear_ragged_backward",
     "gemm_grouped_ragged_backward",
     "gemm_ragged_bias",
     "gemm_ragged_bias_act",
@@ -167,6 +169,8 @@ const BEYOND: &[&str] = &[
 
 /// Kernels of the table without a golden case, in any folder: what they do is proven by random parity against a reference alone, and by their gradients.
 const WITHOUT_GOLDEN: &[&str] = &[
+    "bilinear_ragged",
+    "bilinear_ragged_backward",
     "gemm_grouped_ragged_backward",
     "gemm_ragged_bias",
     "gemm_ragged_bias_act",

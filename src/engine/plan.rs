@@ -404,6 +404,7 @@ impl Engine {
             "capture_calls" => return self.explain_capture(info.name),
             "gemm" | "gemm_bwd" | "gemm_grouped" => return self.explain_gemm(info.name),
             "gemm_ragged" | "gemm_ragged_bwd" => return self.explain_ragged(info.name),
+            "bilinear_ragged_bwd" => return self.explain_bilinear(info.name),
             "rnn" | "rnn_bwd" => return self.explain_rnn(info.name),
             "conv" | "conv_bwd" | "conv_transpose" | "conv_transpose_bwd" => {
                 return self.explain_conv(info.name);

@@ -140,7 +140,7 @@ families! {
     /// Gather and scatter along an axis.
     Index = index { IndexOps => INDEX_OPS }
     /// Matrix products with fused epilogues.
-    Gemm = gemm { GemmOps => GEMM_OPS }
+    Gemm = gemm { GemmOps => GEMM_OPS, BilinearOps => BILINEAR_OPS }
     /// Matrix products with quantized or 2:4 sparse operands.
     Quantized = quantized { QuantizedOps => QUANTIZED_OPS }
     /// Convolution of one to three axes, its transpose, and their unfolded form.

@@ -1,5 +1,6 @@
 //! Matrix products.
 
+mod bilinear;
 mod products;
 mod ragged;
 

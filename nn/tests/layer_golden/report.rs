@@ -8,7 +8,7 @@ use crate::common::{devices, id, slow};
 use crate::golden::{FAMILIES, suite};
 use crate::run::Run;
 use crate::{CHECKS, Check, Folder};
-use serde_json::json;
+use serde_json::{Value, json};
 use trefoil_nn::{DType, Device};
 
 /// What the table of layers tells beside that.
@@ -44,12 +44,27 @@ fn counted(family: &str) -> Vec<(String, Counts)> {
     devices().into_iter().map(on).collect()
 }
 
+/// The results in a file with those of some layers in place of theirs, which ran apart from the others.
+fn merged(path: &Path, layers: BTreeMap<String, BTreeMap<&'static str, [u32; 2]>>, ran: &str) -> Value {
+    let text = std::fs::read_to_string(path).expect("results of all layers");
+    let mut json: Value = serde_json::from_str(&text).unwrap();
+    for (layer, checks) in layers {
+        json["apart"][&layer] = ran.into();
+        json["layers"][&layer] = json!(checks);
+    }
+    json
+}
+
 /// Writes `tests/results/layers-BACKEND.json` for every backend that is there. Families run side by side: most of the time goes into compiling.
+/// With `TREFOIL_LAYERS=FAMILY,..` only the layers of these families run, and the file says of each on which device and day it ran apart.
 #[test]
 #[ignore = "writes the results of which docs/LAYERS.md is made"]
 fn report() {
+    let wanted = std::env::var("TREFOIL_LAYERS").ok();
+    let chosen = |family: &str| wanted.as_ref().is_none_or(|w| w.split(',').any(|f| f == family));
     let all = std::thread::scope(|s| {
-        let running: Vec<_> = FAMILIES.iter().map(|family| s.spawn(|| counted(family))).collect();
+        let families = FAMILIES.iter().filter(|family| chosen(family));
+        let running: Vec<_> = families.map(|family| s.spawn(|| counted(family))).collect();
         running.into_iter().flat_map(|family| family.join().unwrap()).collect::<Vec<_>>()
     });
     let mut backends: BTreeMap<String, Counts> = BTreeMap::new();
@@ -64,8 +79,11 @@ fn report() {
     std::fs::create_dir_all(&results).unwrap();
     let date = std::env::var("TREFOIL_DATE").unwrap_or_default();
     for (backend, Counts { device, layers }) in backends {
-        let json = json!({ "device": device, "date": date, "layers": layers });
         let path = results.join(format!("layers-{backend}.json"));
+        let json = match &wanted {
+            None => json!({ "device": device, "date": date, "layers": layers }),
+            Some(_) => merged(&path, layers, &format!("{device}, {date}")),
+        };
         std::fs::write(&path, serde_json::to_string_pretty(&json).unwrap() + "\n").unwrap();
         println!("{}", path.display());
     }

@@ -195,3 +195,23 @@ fn lists_of_products() {
     assert!(Tensor::gemm_grouped(&Gemm::new(), &[&x], &[&x.reshape(&[4]).unwrap()]).is_err());
     assert!(Tensor::gemm_grouped(&Gemm::new(), &[&x], &[&x.reshape(&[1, 4]).unwrap()]).is_err());
 }
+
+#[test]
+fn bilinear_forms_summed_by_groups_of_rows() {
+    let shapes: [&[usize]; 3] = [&[7, 4], &[7, 3], &[2, 4, 3]];
+    everywhere("bilinear_ragged", &shapes, &[offsets()], same, |t, extra| {
+        t[0].bilinear_ragged(&t[1], &t[2], &extra[0])
+    });
+    let t: Vec<Tensor> = (1u64..).zip(shapes).map(|(i, s)| tensor(&cpu(), s, i)).collect();
+    let offsets = offsets().to_device(&cpu()).unwrap();
+    let y = t[0].bilinear_ragged(&t[1], &t[2], &offsets).unwrap();
+    let each = t[0].bilinear(&t[1], &t[2], None).unwrap();
+    for (g, rows) in [(0, 1..3), (1, 3..3), (2, 3..6)] {
+        let want = values(&each.narrow(0, rows.start, rows.len()).unwrap().sum_axes(&[0], false).unwrap());
+        close(&values(&y.select(0, g).unwrap()), &want, 1e-12, &format!("group {g}"));
+    }
+    let e = t[0].bilinear_ragged(&t[1], &t[2].transpose(1, 2).unwrap(), &offsets).unwrap_err().to_string();
+    assert!(e.contains("`w`"), "{e}");
+    let e = t[0].bilinear_ragged(&t[1].narrow(0, 0, 5).unwrap(), &t[2], &offsets).unwrap_err().to_string();
+    assert!(e.contains("7 rows"), "{e}");
+}

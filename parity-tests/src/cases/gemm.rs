@@ -1,8 +1,10 @@
 //! Matrix products.
 
 use trefoil::ops::activation::Activation;
-use trefoil::ops::gemm::{Gemm, GemmAxis, GemmBwd, GemmIo, GemmRagged, GemmRaggedBwd};
-use trefoil::{View, ViewMut};
+use trefoil::ops::gemm::{
+    BilinearRagged, BilinearRaggedBwd, Gemm, GemmAxis, GemmBwd, GemmIo, GemmRagged, GemmRaggedBwd,
+};
+use trefoil::{DType, View, ViewMut};
 
 use super::Bound::{Derived, Product, Stored};
 use super::activation::gelu;
@@ -117,6 +119,41 @@ fn draw_ragged(s: &mut Sample) -> (usize, usize) {
     rows.iter().for_each(|r| offsets.push(offsets[offsets.len() - 1] + *r as i64));
     s.ints("offsets", trefoil::DType::I32, &[groups + 1], &offsets);
     (groups, n)
+}
+
+fn bilinear(cx: &Cx<'_>) -> R {
+    let (a, b, offsets, w) = (cx.x("A")?, cx.x("B")?, cx.x("offsets")?, cx.x("W")?);
+    let groups = offsets.shape()[0] - 1;
+    let y = cx.out("y", a.dtype(), &[groups, w.shape()[0]])?;
+    let sums = cx.out("sums", a.dtype(), &[groups, a.shape()[1], b.shape()[1]])?;
+    Ok(cx.gpu.bilinear_ragged(BilinearRagged::new(a, b, offsets, w, sums.m(), y.m()))?)
+}
+
+fn bilinear_gradients(cx: &Cx<'_>) -> R {
+    let (dy, a, b, w) = (cx.x("dy")?, cx.x("A")?, cx.x("B")?, cx.x("W")?);
+    let (da, db) = (cx.out("dA", a.dtype(), a.shape())?, cx.out("dB", b.dtype(), b.shape())?);
+    let dw = cx.out("dW", w.dtype(), w.shape())?;
+    let io = BilinearRaggedBwd::new(dy, a, b, cx.x("offsets")?, w, cx.x("sums")?);
+    Ok(cx.gpu.bilinear_ragged_bwd(io.da(da.g()).db(db.g()).dw(dw.g()))?)
+}
+
+/// Left and right rows in groups, and a matrix per output: mostly of sizes that one kernel serves.
+fn draw_bilinear(s: &mut Sample) {
+    let mut rows = vec![s.below(9), 0, s.below(4), 1 + s.below(if s.small { 4 } else { 90 })];
+    if !s.small && s.below(3) == 0 {
+        // More groups than that kernel has in local memory, most of them empty.
+        rows = (0..150).map(|_| s.below(5).saturating_sub(2)).collect();
+    }
+    let most = if s.small { [4, 3, 3] } else { [64, 16, 16] };
+    let [m, n, outputs] = most.map(|k| if s.below(3) == 0 { k } else { 1 + s.below(k) });
+    let m = if !s.small && s.below(6) == 0 { m + 5 } else { m };
+    let (total, groups): (usize, usize) = (rows.iter().sum(), rows.len());
+    s.put("A", &[total, m], Any);
+    s.put("B", &[total, n], Any);
+    s.put("W", &[outputs, m, n], Any);
+    let mut offsets = vec![0];
+    rows.iter().for_each(|r| offsets.push(offsets[offsets.len() - 1] + *r as i64));
+    s.ints("offsets", trefoil::DType::I32, &[groups + 1], &offsets);
 }
 
 fn column(v: View<'_>) -> R<View<'_>> {
@@ -239,6 +276,10 @@ fn per_row(cx: &Cx<'_>) -> R<GemmAxis> {
 
 /// M, N, K with a few sizes beyond one tile, whole 16-byte items and not. Most of 16-bit types are whole items: what matrix cores take.
 fn sizes(s: &mut Sample) -> (usize, usize, usize) {
+    // Layers of few inputs and outputs have a kernel for all gradients.
+    if s.dtype == DType::F32 && !s.small && s.below(4) == 0 {
+        return (1 + s.below(300), 4 * (1 + s.below(16)), 1 + s.below(16));
+    }
     let big: [usize; 8] = [1, 7, 16, 33, 64, 65, 131, 136];
     let items = s.dtype.size() == 2 && !s.small && s.below(4) > 0;
     let pick = |s: &mut Sample| {
@@ -433,6 +474,20 @@ pub(super) const ROWS: &[&[Kernel]] = &[
             let act = ACTIVATIONS[s.below(ACTIVATIONS.len())];
             s.arg("act", act);
         }),
+        k("bilinear_ragged", "G3", "A, B, W, offsets:i32", "", "y, sums", &["bilinear_ragged"], bilinear)
+            .bound(Stored)
+            .sample(draw_bilinear),
+        k(
+            "bilinear_ragged_backward",
+            "G3",
+            "dy, A, B, W, offsets:i32, sums",
+            "",
+            "dA, dB, dW",
+            &["bilinear_ragged_bwd"],
+            bilinear_gradients,
+        )
+        .bound(Stored)
+        .grad_of("bilinear_ragged"),
         k("gemv", "G4", "A, x, [y]", "alpha=1.0, beta=0.0, trans_a=false", "y", &["gemm"], gemv)
             .bound(Product)
             .sample(|s| {

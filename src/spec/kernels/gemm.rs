@@ -5,6 +5,24 @@ use crate::spec::gemm::OUTPUTS;
 use crate::spec::{F32, FLOATS, FLOATS64, HALVES, kernel_args, kernel_table};
 
 kernel_args! {
+    /// Arguments of `bilinear_ragged_bwd`.
+    BilinearRaggedBwdArgs {
+        dy: In("gk_t"),
+        w: In("gk_t"),
+        a: In("gk_t"),
+        b: In("gk_t"),
+        offsets: In("int"),
+        da: Out("gk_t"),
+        db: Out("gk_t"),
+        err: Out("int"),
+        size: Dims,
+        steps: Dims,
+        accumulate: I32,
+        code: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `gemm_tile128`, `gemm_tile64`, `gemm_skinny`, `gemm_matrix_nn`, `gemm_matrix_nt`, `gemm_matrix_tn`.
     GemmTileArgs {
         a: In("gk_t"),
@@ -96,6 +114,37 @@ kernel_args! {
         beta: Real,
         p: Real,
         act: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `gemm_narrow_bwd`.
+    GemmNarrowBwdArgs {
+        dy: In("gk_t"),
+        saved: In("gk_t"),
+        x: In("gk_t"),
+        b: In("gk_t"),
+        dx: Out("gk_t"),
+        part: Out("gk_f"),
+        size: Dims,
+        steps: Dims,
+        alpha: Real,
+        act: I32,
+        p: Real,
+        from_y: I32,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `gemm_narrow_combine`.
+    GemmNarrowCombineArgs {
+        part: In("gk_f"),
+        db: Out("gk_t"),
+        dbias: Out("gk_t"),
+        size: Dims,
+        alpha: Real,
+        accumulate: I32,
     }
 }
 
@@ -233,6 +282,7 @@ kernel_args! {
 
 kernel_table! {
     Gemm;
+    BILINEAR_RAGGED_BWD: BilinearRaggedBwdArgs = "gemm/bilinear.c" "bilinear_ragged_bwd" [(FLOATS, &[])];
     GEMM_TILE128: GemmTileArgs = "gemm/gemm.c" "gemm_tile128" [(FLOATS, OUTPUTS)];
     GEMM_TILE64: GemmTileArgs = "gemm/gemm.c" "gemm_tile64" [(FLOATS64, OUTPUTS)];
     GEMM_SKINNY: GemmTileArgs = "gemm/gemm.c" "gemm_skinny" [(FLOATS64, OUTPUTS)];
@@ -246,6 +296,8 @@ kernel_table! {
     GEMM_RAGGED_SPECIALIZED_NN: GemmRaggedSpecializedArgs = "gemm/matrix_specialized.c" "gemm_ragged_specialized_nn" [(HALVES, OUTPUTS)];
     GEMM_RAGGED_SPECIALIZED_NT: GemmRaggedSpecializedArgs = "gemm/matrix_specialized.c" "gemm_ragged_specialized_nt" [(HALVES, OUTPUTS)];
     GEMM_RAGGED_BWD_SPECIALIZED: GemmRaggedSpecializedArgs = "gemm/matrix_specialized.c" "gemm_ragged_bwd_specialized" [(HALVES, OUTPUTS)];
+    GEMM_NARROW_BWD: GemmNarrowBwdArgs = "gemm/narrow.c" "gemm_narrow_bwd" [(F32, &[])];
+    GEMM_NARROW_COMBINE: GemmNarrowCombineArgs = "gemm/narrow.c" "gemm_narrow_combine" [(F32, &[])];
     GEMM_REPITCH: GemmRepitchArgs = "gemm/pad.c" "gemm_repitch" [(FLOATS, &[])];
     GEMM_PARTS: GemmPartsArgs = "gemm/parts.c" "gemm_parts" [(F32, &[])];
     GEMM_RAGGED: GemmRaggedArgs = "gemm/ragged.c" "gemm_ragged" [(FLOATS64, OUTPUTS)];

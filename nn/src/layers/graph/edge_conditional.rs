@@ -137,11 +137,16 @@ impl EdgeConditionalConvolutional {
         let x = x.reshape(&[n, samples * inputs])?;
         let rows = graph.sources_by_dst()?.spread(&x)?;
         let multiply = |x: &Tensor, w: &Tensor| x.linear(w, None, Activation::Identity, Precision::Ieee);
-        // Per node the sum of h_e x_j^T, then its product with the weight; the bias has a factor of 1 for h_e.
-        let sums = hidden.gemm_ragged_sum(&rows, &offsets)?;
-        let sums = sums.reshape(&[n, terms, samples, inputs])?.transpose(1, 2)?.flatten(2, 3)?;
+        // Per node the product of the weight with the sum of h_e x_j^T; the bias has a factor of 1 for h_e.
         let weight = weight.reshape(&[inputs, outputs, terms])?.permute(&[1, 2, 0])?;
-        let y = multiply(&sums, &weight.reshape(&[outputs, terms * inputs])?)?;
+        let y = match samples {
+            1 => hidden.bilinear_ragged(&rows, &weight, &offsets)?.unsqueeze(1)?,
+            _ => {
+                let sums = hidden.gemm_ragged_sum(&rows, &offsets)?;
+                let sums = sums.reshape(&[n, terms, samples, inputs])?.transpose(1, 2)?.flatten(2, 3)?;
+                multiply(&sums, &weight.reshape(&[outputs, terms * inputs])?)?
+            }
+        };
         let plain = graph.message_passing(Message::CopyU, MessageReduce::Sum, Some(&x), None)?;
         let plain = plain.reshape(&[n, samples, inputs])?;
         let y = y.add(&multiply(&plain, &bias.reshape(&[inputs, outputs])?.t()?)?)?;

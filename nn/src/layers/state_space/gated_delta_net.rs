@@ -134,9 +134,9 @@ impl GatedDeltaNet {
         let (p, heads, [head, values]) = (&self.parts, self.sizes.heads, self.sizes.head);
         // Factors near 1 are the memory of a state: 16 bits would make many of them 1.
         let whole = x.dtype().accumulator();
-        let q = p.q.run(x, heads, carry.as_deref_mut())?.to_dtype(whole)?;
-        let k = p.k.run(x, heads, carry.as_deref_mut())?.to_dtype(whole)?;
-        let v = p.v.run(x, heads, carry.as_deref_mut())?.to_dtype(whole)?;
+        let q = p.q.run(x, heads, whole, carry.as_deref_mut())?;
+        let k = p.k.run(x, heads, whole, carry.as_deref_mut())?;
+        let v = p.v.run(x, heads, whole, carry.as_deref_mut())?;
         // Scores of queries are scaled as in attention.
         let q = q.l2_normalize(-1, 1e-6)?.mul_scalar(1.0 / (head as f64).sqrt())?;
         let k = k.l2_normalize(-1, 1e-6)?;

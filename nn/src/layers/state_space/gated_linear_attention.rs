@@ -245,9 +245,9 @@ impl GatedLinearAttention {
         let whole = x.dtype().accumulator();
         // Scores of queries are scaled as in attention.
         let scale = 1.0 / ((keys / heads) as f64).sqrt();
-        let q = p.q.run(x, heads, carry.as_deref_mut())?.to_dtype(whole)?.mul_scalar(scale)?;
-        let k = shared(&p.k.run(x, own, carry.as_deref_mut())?.to_dtype(whole)?, heads)?;
-        let v = shared(&p.v.run(x, own, carry.as_deref_mut())?.to_dtype(whole)?, heads)?;
+        let q = p.q.run(x, heads, whole, carry.as_deref_mut())?.mul_scalar(scale)?;
+        let k = shared(&p.k.run(x, own, whole, carry.as_deref_mut())?, heads)?;
+        let v = shared(&p.v.run(x, own, whole, carry.as_deref_mut())?, heads)?;
         let decay = shared(&self.decay(x)?, heads)?;
         let o = recur(carry, |initial| q.gla_scan(&k, &v, &decay, initial))?.to_dtype(x.dtype())?;
         let o = hooks::layer(self.norm(), &p.norm, &o)?;

@@ -7,6 +7,7 @@ pub(crate) mod recurrent_block;
 pub(crate) mod rglru;
 pub(crate) mod state;
 
+use trefoil::DType;
 use trefoil::ops::activation::Activation;
 use trefoil::ops::gemm::Precision;
 use trefoil::ops::random::{Distribution, Rng};
@@ -41,10 +42,16 @@ impl ShortConv {
         ShortConv { act, ..self }
     }
 
+    /// Weight `[C, K]` and bias in the dtype of an input.
+    fn parameters(&self, dtype: DType) -> Result<(Tensor, Option<Tensor>)> {
+        let bias = self.bias.as_ref().map(|b| b.get().to_dtype(dtype)).transpose()?;
+        Ok((self.weight.get().squeeze(1)?.to_dtype(dtype)?, bias))
+    }
+
     /// [`Layer::forward`] behind the tokens before.
     fn run(&self, x: &Tensor, carry: Option<&mut Carry>) -> Result<Tensor> {
         let Some(carry) = carry else { return self.forward(x) };
-        let (weight, bias) = (self.weight.get().squeeze(1)?, self.bias.as_ref().map(Param::get));
+        let (weight, bias) = self.parameters(x.dtype())?;
         let x = x.transpose(1, 2)?;
         carry.through(|old| {
             let (y, last) = x.causal_conv1d_with_state(&weight, bias.as_ref(), self.act, old)?;
@@ -56,8 +63,8 @@ impl ShortConv {
 impl Layer for ShortConv {
     /// `[B, T, C] -> [B, T, C]`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let bias = self.bias.as_ref().map(Param::get);
-        let y = x.transpose(1, 2)?.causal_conv1d(&self.weight.get().squeeze(1)?, bias.as_ref(), self.act)?;
+        let (weight, bias) = self.parameters(x.dtype())?;
+        let y = x.transpose(1, 2)?.causal_conv1d(&weight, bias.as_ref(), self.act)?;
         y.transpose(1, 2)
     }
 
@@ -95,9 +102,9 @@ impl Projection {
         Projection { proj: self.proj.precision(precision), ..self }
     }
 
-    /// `[B, T, D] -> [B, T, H, head]`.
-    fn run(&self, x: &Tensor, heads: usize, carry: Option<&mut Carry>) -> Result<Tensor> {
-        let mut y = hooks::layer(self.names[0], &self.proj, x)?;
+    /// `[B, T, D] -> [B, T, H, head]`, the convolution and the result in `dtype`.
+    fn run(&self, x: &Tensor, heads: usize, dtype: DType, carry: Option<&mut Carry>) -> Result<Tensor> {
+        let mut y = hooks::layer(self.names[0], &self.proj, x)?.to_dtype(dtype)?;
         if let Some(conv) = &self.conv {
             y = hooks::call(self.names[1], conv, &[&y], || conv.run(&y, carry))?;
         }

@@ -1,6 +1,8 @@
 //! Matrix products: one description of a product, and the kernels or the vendor library that serve it.
 
+mod bilinear;
 mod launch;
+mod narrow;
 mod parts;
 mod plan;
 pub(in crate::engine) mod product;
@@ -9,6 +11,7 @@ mod ragged_plan;
 #[cfg(all(test, feature = "driver-opencl"))]
 mod tests;
 
+use self::narrow::LayerGradients;
 use self::plan::{CLBLAST, CUBLASLT, GemmPlan, GemmProblem, HIPBLASLT, tiling};
 use self::product::{MatrixOperand, Product};
 use crate::buffer::{GradMut, View, ViewMut};
@@ -43,6 +46,32 @@ struct Gradient {
     /// Summed over the batch, which the operand repeats.
     sum: bool,
     accumulate: bool,
+}
+
+/// The gradients of A and B from that of the product.
+fn gradients(p: &Gemm, io: &GemmBwd<'_>, dz: &View<'_>, e: Extents) -> [Option<Gradient>; 2] {
+    let (dtype, d) = (io.a.dtype(), MatrixOperand::new(dz, steps(dz, false)));
+    let plan = |g: &GradMut<'_>, ext, a, b, trans, of: &View<'_>| {
+        let v = g.out.as_view();
+        let y = MatrixOperand::new(&v, steps(&v, trans));
+        let beta = if g.accumulate { 1.0 } else { 0.0 };
+        Gradient {
+            q: Product::plain(p, ext, dtype, a, b, (y, dtype), beta),
+            sum: repeats(of, e.batch) || of.shape().len() < dz.shape().len(),
+            accumulate: g.accumulate,
+        }
+    };
+    let da = io.da.as_ref().map(|g| {
+        let b = MatrixOperand::new(&io.b, steps(&io.b, p.trans_b)).transposed();
+        let ext = Extents { batch: e.batch, m: e.m, n: e.k, k: e.n };
+        plan(g, ext, d, b, p.trans_a, &io.a)
+    });
+    let db = io.db.as_ref().map(|g| {
+        let a = MatrixOperand::new(&io.a, steps(&io.a, p.trans_a)).transposed();
+        let ext = Extents { batch: e.batch, m: e.k, n: e.n, k: e.m };
+        plan(g, ext, a, d, p.trans_b, &io.b)
+    });
+    [da, db]
 }
 
 impl Engine {
@@ -108,7 +137,11 @@ impl Engine {
         let e = Extents { batch: 1, m: 1024, n: 1024, k: 1024 };
         let t = MatrixOperand { mem: (RawMem(0), 0), aligned: true, steps: [1024, 1, 0] };
         let q = Product::plain(&Gemm::new(), e, DType::F32, t, t, (t, DType::F32), 0.0);
-        self.explain_problem(op, &self.vendor_plans(op, &q, true).problem(&q))
+        let plans = self.vendor_plans(op, &q, true);
+        match op {
+            "gemm_bwd" => self.explain_problem(op, &LayerGradients::plain(e, plans.problem(&q))),
+            _ => self.explain_problem(op, &plans.problem(&q)),
+        }
     }
 
     /// Sum over the batches of alpha A B into one matrix.
@@ -200,7 +233,6 @@ impl GemmOps for Engine {
     fn gemm_bwd(&self, p: &Gemm, io: GemmBwd<'_>) -> Result<()> {
         let op = "gemm_bwd";
         let e = check_gemm_bwd(p, &io)?;
-        let dtype = io.a.dtype();
         let out = |g: &Option<GradMut<'_>>| g.is_some();
         for (arg, v) in
             [("dy", Some(&io.dy)), ("a", Some(&io.a)), ("b", Some(&io.b)), ("saved", io.saved.as_ref())]
@@ -214,29 +246,11 @@ impl GemmOps for Engine {
             return Ok(());
         }
         let mut scratch = None;
+        if self.narrow_gradients(p, &io, e)? {
+            return Ok(());
+        }
         let dz = self.before_activation(p.act, io.dy, io.saved, &mut scratch)?;
-        let d = MatrixOperand::new(&dz, steps(&dz, false));
-        let plan = |g: &GradMut<'_>, ext, a, b, trans, of: &View<'_>| {
-            let v = g.out.as_view();
-            let y = MatrixOperand::new(&v, steps(&v, trans));
-            let beta = if g.accumulate { 1.0 } else { 0.0 };
-            Gradient {
-                q: Product::plain(p, ext, dtype, a, b, (y, dtype), beta),
-                sum: repeats(of, e.batch) || of.shape().len() < dz.shape().len(),
-                accumulate: g.accumulate,
-            }
-        };
-        let da = io.da.as_ref().map(|g| {
-            let b = MatrixOperand::new(&io.b, steps(&io.b, p.trans_b)).transposed();
-            let ext = Extents { batch: e.batch, m: e.m, n: e.k, k: e.n };
-            plan(g, ext, d, b, p.trans_a, &io.a)
-        });
-        let db = io.db.as_ref().map(|g| {
-            let a = MatrixOperand::new(&io.a, steps(&io.a, p.trans_a)).transposed();
-            let ext = Extents { batch: e.batch, m: e.k, n: e.n, k: e.m };
-            plan(g, ext, a, d, p.trans_b, &io.b)
-        });
-        let both = [da, db];
+        let both = gradients(p, &io, &dz, e);
         both.iter().flatten().try_for_each(|g| self.ready(op, &g.q))?;
         both.iter().flatten().try_for_each(|g| self.gradient(op, p, g))?;
         match io.dbias {

@@ -132,6 +132,7 @@ pub(super) const ROWS: &[Row] = &[
     row("gemm_ragged", "`F.grouped_mm`", "`Tensor::gemm_ragged`, `Tensor::linear_ragged`")
         .gradient("gemm_ragged, gemm_ragged_bwd, segment_reduce"),
     row("gemm_ragged_bwd", "`F.grouped_mm` of two matrices", "`Tensor::gemm_ragged_sum`").gradient("gemm_ragged"),
+    row("bilinear_ragged", "`F.bilinear`, `torch.segment_reduce`", "`Tensor::bilinear_ragged`"),
     row("quantize", "", "`Tensor::quantize`, `Tensor::fake_quantize`"),
     row("dequantize", "", "`Tensor::dequantize`"),
     row("gemm_quantized", "", "`Tensor::linear_quantized`"),

@@ -1,5 +1,9 @@
 //! Matrix products with fused epilogues.
 
+mod bilinear;
+
+pub use self::bilinear::*;
+
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};

@@ -1,5 +1,7 @@
 //! Matrix products in f32, in f64 for f64 data; what comes before and after them in the same type.
 
+mod bilinear;
+
 use std::borrow::Cow;
 
 use bytemuck::Pod;
