@@ -88,9 +88,12 @@ fn sizes(
         let got = format!("shape {:?}", b.shape());
         return Err(GpuError::invalid(op, "b", format!("{rows} rows, as in `a`"), got));
     }
-    let (&[outputs, ..], Some(groups)) = (w.shape(), ends.checked_sub(1)) else {
-        let got = format!("shapes {:?} and {:?}", w.shape(), offsets.shape());
-        return Err(GpuError::invalid(op, "w", "w of rank 3 and at least one offset", got));
+    let Some(groups) = ends.checked_sub(1) else {
+        return Err(GpuError::invalid(op, "offsets", "at least one", "none"));
+    };
+    let &[outputs, _, _] = w.shape() else {
+        let got = format!("shape {:?}", w.shape());
+        return Err(GpuError::invalid(op, "w", format!("shape [O, {m}, {n}]"), got));
     };
     check::shape(op, "w", w, &[outputs, m, n])?;
     check::contiguous(op, "w", w)?;

@@ -16,7 +16,7 @@ const OP: &str = "GatedDeltaNet";
 /// The block of gated delta networks (Yang, Kautz and Hatamizadeh, 2025), `[B, T, D] -> [B, T, D]`: queries, keys and values of H heads, each through a
 /// causal depthwise convolution and SiLU, queries and keys of unit length; decay exp(-exp(A_log) softplus(a + dt_bias)) and share sigmoid(b) of a
 /// token per head; the gated delta rule; RMS norm of each head, times SiLU of a gate; a product back to D. Source `GatedDeltaNet` of
-/// flash-linear-attention. In 16 bits decays, shares and the recurrence are in f32.
+/// flash-linear-attention. In 16 bits convolutions, decays, shares and the recurrence are in f32.
 ///
 /// State, with P = H head_dim for queries and keys and V = H head_v_dim for values: `q_proj.weight [P, D]`, `k_proj.weight [P, D]`,
 /// `v_proj.weight [V, D]`, `a_proj.weight [H, D]`, `b_proj.weight [H, D]`, `A_log [H]`, the logarithm of numbers from U(0, 16), `dt_bias [H]` whose

@@ -14,7 +14,7 @@ const OP: &str = "GatedLinearAttention";
 
 /// Gated linear attention (Yang et al., 2023), `[B, T, D] -> [B, T, D]`: queries, keys and values of H heads; for each column of a key the decay
 /// sigmoid(W2 W1 x + b)^(1 / normalizer); the recurrence `S = S diag(decay) + v k^T`, `y = S q / sqrt(head_k)`; RMS norm of each head, times SiLU of
-/// a gate; a product back to D. Source `GatedLinearAttention` of flash-linear-attention. In 16 bits the recurrence runs in f32.
+/// a gate; a product back to D. Source `GatedLinearAttention` of flash-linear-attention. In 16 bits convolutions and the recurrence are in f32.
 ///
 /// State, with P = expand_k D for queries and V = expand_v D for values, R the rank of the decay and, where J heads of keys and values serve H of
 /// queries, P' = P J / H and V' = V J / H: `q_proj.weight [P, D]`, `k_proj.weight [P', D]`, `v_proj.weight [V', D]`, `g_proj.weight [V, D]`,
