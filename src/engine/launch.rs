@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::Engine;
 use super::capture::About;
-use crate::buffer::{Buffer, View, ViewMut};
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::{Arg, DimsArg, LaunchConfig, Ptr, RawFunction, RawMem};
 use crate::dtype::DType;
 use crate::error::{GpuError, Result};
@@ -190,6 +190,11 @@ impl Engine {
         v.map_or(Ptr::NULL, |v| self.arg_out(v))
     }
 
+    /// Pointer argument of an optional gradient; null without.
+    pub(crate) fn arg_grad(&self, g: &Option<GradMut<'_>>) -> Ptr {
+        self.arg_opt_out(g.as_ref().map(|g| &g.out))
+    }
+
     /// The `err` parameter of kernels that check indices.
     pub(crate) fn arg_error(&self) -> Ptr {
         self.arg_in(&self.inner.error_word.view())
@@ -370,6 +375,11 @@ pub(crate) fn name_kernel(e: GpuError, kernel: &str) -> GpuError {
         }
         e => e,
     }
+}
+
+/// 1 for a gradient that is added to what its memory holds, else 0.
+pub(crate) fn adds(g: &Option<GradMut<'_>>) -> i32 {
+    i32::from(g.as_ref().is_some_and(|g| g.accumulate))
 }
 
 /// Number under which kernels report an index out of range of `op`, and back.

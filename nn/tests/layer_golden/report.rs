@@ -61,6 +61,9 @@ fn merged(path: &Path, layers: BTreeMap<String, BTreeMap<&'static str, [u32; 2]>
 #[ignore = "writes the results of which docs/LAYERS.md is made"]
 fn report() {
     let wanted = std::env::var("TREFOIL_LAYERS").ok();
+    let named = wanted.iter().flat_map(|w| w.split(','));
+    named
+        .for_each(|f| assert!(FAMILIES.contains(&f), "TREFOIL_LAYERS: no family `{f}`; known: {FAMILIES:?}"));
     let chosen = |family: &str| wanted.as_ref().is_none_or(|w| w.split(',').any(|f| f == family));
     let all = std::thread::scope(|s| {
         let families = FAMILIES.iter().filter(|family| chosen(family));

@@ -115,10 +115,15 @@ fn draw_ragged(s: &mut Sample) -> (usize, usize) {
     s.put("A", &[total, kk], Any);
     s.put("B", &if trans_b { [groups, n, kk] } else { [groups, kk, n] }, Any);
     s.arg("trans_b", trans_b);
+    put_offsets(s, &rows);
+    (groups, n)
+}
+
+/// Where groups of so many rows begin, and the last one ends.
+fn put_offsets(s: &mut Sample, rows: &[usize]) {
     let mut offsets = vec![0];
     rows.iter().for_each(|r| offsets.push(offsets[offsets.len() - 1] + *r as i64));
-    s.ints("offsets", trefoil::DType::I32, &[groups + 1], &offsets);
-    (groups, n)
+    s.ints("offsets", DType::I32, &[offsets.len()], &offsets);
 }
 
 fn bilinear(cx: &Cx<'_>) -> R {
@@ -147,13 +152,11 @@ fn draw_bilinear(s: &mut Sample) {
     let most = if s.small { [4, 3, 3] } else { [64, 16, 16] };
     let [m, n, outputs] = most.map(|k| if s.below(3) == 0 { k } else { 1 + s.below(k) });
     let m = if !s.small && s.below(6) == 0 { m + 5 } else { m };
-    let (total, groups): (usize, usize) = (rows.iter().sum(), rows.len());
+    let total: usize = rows.iter().sum();
     s.put("A", &[total, m], Any);
     s.put("B", &[total, n], Any);
     s.put("W", &[outputs, m, n], Any);
-    let mut offsets = vec![0];
-    rows.iter().for_each(|r| offsets.push(offsets[offsets.len() - 1] + *r as i64));
-    s.ints("offsets", trefoil::DType::I32, &[groups + 1], &offsets);
+    put_offsets(s, &rows);
 }
 
 fn column(v: View<'_>) -> R<View<'_>> {

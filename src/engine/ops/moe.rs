@@ -1,10 +1,9 @@
 //! Mixture of experts: routing and permutation.
 
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
-use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, code_of_op, int, long};
+use crate::engine::launch::{Grid, adds, aligned16, code_of_op, int, long};
 use crate::engine::ops::language_model::{lanes, row_blocks};
 use crate::error::Result;
 use crate::ops::moe::*;
@@ -197,14 +196,13 @@ impl MoeOps for Engine {
         let mut moved = vec![&io.dy, &io.x];
         moved.extend(&dx);
         let (wide, lanes) = row_access(d, &moved);
-        let adds = |g: &Option<GradMut<'_>>| i32::from(g.as_ref().is_some_and(|g| g.accumulate));
         let args = MoeCombineBwdArgs {
             dy: self.arg_in(&io.dy),
             x: self.arg_in(&io.x),
             perm: self.arg_in(&io.perm),
             weights: self.arg_in(&io.weights),
-            dx: io.dx.as_ref().map_or(Ptr::NULL, |g| self.arg_out(&g.out)),
-            dw: io.dweights.as_ref().map_or(Ptr::NULL, |g| self.arg_out(&g.out)),
+            dx: self.arg_grad(&io.dx),
+            dw: self.arg_grad(&io.dweights),
             err: self.arg_error(),
             rows: long(rows),
             d: long(d),

@@ -4,7 +4,7 @@ use crate::buffer::{Buffer, View, ViewMut};
 use crate::device::Caps;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, long};
+use crate::engine::launch::{Grid, adds, aligned16, long};
 use crate::engine::ops::shape::strided::magic;
 use crate::engine::plan::{Problem, Reason, Variant};
 use crate::engine::tune::ProblemKey;
@@ -144,7 +144,6 @@ impl Engine {
         splits: usize,
         io: &CausalConvBwd<'_>,
     ) -> Result<()> {
-        let adds = |g: &Option<crate::GradMut<'_>>| i32::from(g.as_ref().is_some_and(|g| g.accumulate));
         let args = CausalCombineArgs {
             part: self.arg_in(part),
             dw: self.arg_opt_out(io.dw.as_ref().map(|g| &g.out)),

@@ -4,7 +4,7 @@ mod search;
 
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, aligned16, int, long};
+use crate::engine::launch::{Grid, adds, aligned16, int, long};
 use crate::error::Result;
 use crate::ops::distance::*;
 use crate::spec::BLOCK;
@@ -251,7 +251,6 @@ impl DistanceOps for Engine {
         let Couples { grid, items, len, inner, lanes, wide } = couples;
         let (mode, p, eps) = numbers(op);
         let out = |g: &Option<GradMut<'_>>| self.arg_opt_out(g.as_ref().map(|g| &g.out));
-        let adds = |g: &Option<GradMut<'_>>| i32::from(g.as_ref().is_some_and(|g| g.accumulate));
         let args = SimilarityBwdArgs {
             dy: self.arg_in(&dy),
             a: self.arg_in(&a),

@@ -2,10 +2,9 @@
 
 use crate::buffer::{GradMut, View};
 use crate::device::Caps;
-use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, code_of_op, dims};
+use crate::engine::launch::{Grid, adds, code_of_op, dims};
 use crate::engine::plan::{PORTABLE, Problem, Reason, Variant};
 use crate::error::Result;
 use crate::ops::core::Choice;
@@ -77,20 +76,18 @@ impl Engine {
         let steps = |v: &View<'_>| [v.layout().strides()[0], v.layout().strides()[1]];
         let of = |g: &Option<GradMut<'_>>| g.as_ref().map_or([0; 2], |g| steps(&g.out.as_view()));
         let [a, b, da, db] = [steps(&io.a), steps(&io.b), of(&io.da), of(&io.db)];
-        let to = |g: &Option<GradMut<'_>>| g.as_ref().map_or(Ptr::NULL, |g| self.arg_out(&g.out));
-        let added = |g: &Option<GradMut<'_>>| i32::from(g.as_ref().is_some_and(|g| g.accumulate));
         let args = BilinearRaggedBwdArgs {
             dy: self.arg_in(&io.dy),
             w: self.arg_in(&io.w),
             a: self.arg_in(&io.a),
             b: self.arg_in(&io.b),
             offsets: self.arg_in(&io.offsets),
-            da: to(&io.da),
-            db: to(&io.db),
+            da: self.arg_grad(&io.da),
+            db: self.arg_grad(&io.db),
             err: self.arg_error(),
             size: dims([s.rows, s.m, s.n, s.outputs, s.groups, rows]),
             steps: dims([a[0], a[1], b[0], b[1], da[0], da[1], db[0], db[1]]),
-            accumulate: added(&io.da) + 2 * added(&io.db),
+            accumulate: adds(&io.da) + 2 * adds(&io.db),
             code: code_of_op("bilinear_ragged_bwd"),
         };
         self.launch(&BILINEAR_RAGGED_BWD, io.a.dtype(), "", grid, &args)
@@ -146,6 +143,8 @@ impl BilinearOps for Engine {
         for (arg, g) in [("da", &io.da), ("db", &io.db), ("dw", &io.dw)] {
             g.as_ref().map_or(Ok(()), |g| self.check_owner(op, arg, &g.out.as_view()))?;
         }
+        // Refused before anything is written.
+        let plan = self.plan(op, &BilinearProblem { sizes: s, dtype: io.a.dtype() })?;
         if let Some(dw) = io.dw.take() {
             let each = s.m * s.n;
             let [sums, w] = [io.sums.reshape(&[s.groups, each])?, io.w.reshape(&[s.outputs, each])?];
@@ -155,7 +154,7 @@ impl BilinearOps for Engine {
         if io.da.is_none() && io.db.is_none() {
             return Ok(());
         }
-        match self.plan(op, &BilinearProblem { sizes: s, dtype: io.a.dtype() })? {
+        match plan {
             BilinearPlan::Fused { rows, grid } => self.bilinear_rows_fused(s, &io, rows, grid),
             BilinearPlan::Products => self.bilinear_rows_by_products(s, io),
         }
@@ -176,9 +175,7 @@ mod tests {
         let plan = |p: BilinearProblem| p.plan(0, &caps);
         let grid = Grid::Blocks([782, 1, 1]);
         assert_eq!(plan(p), Ok(BilinearPlan::Fused { rows: 256, grid }));
-        let rows = BilinearSizes { rows: 2_000_000, ..sizes };
-        let grid = Grid::Blocks([782, 1, 1]);
-        let many = BilinearProblem { sizes: rows, ..p };
+        let many = BilinearProblem { sizes: BilinearSizes { rows: 2_000_000, ..sizes }, ..p };
         assert_eq!(plan(many), Ok(BilinearPlan::Fused { rows: 2560, grid }));
         for other in [
             BilinearProblem { dtype: DType::F64, ..p },

@@ -245,10 +245,10 @@ impl GemmOps for Engine {
         if !(out(&io.da) || out(&io.db) || out(&io.dbias)) {
             return Ok(());
         }
-        let mut scratch = None;
         if self.narrow_gradients(p, &io, e)? {
             return Ok(());
         }
+        let mut scratch = None;
         let dz = self.before_activation(p.act, io.dy, io.saved, &mut scratch)?;
         let both = gradients(p, &io, &dz, e);
         both.iter().flatten().try_for_each(|g| self.ready(op, &g.q))?;

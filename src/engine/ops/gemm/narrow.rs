@@ -3,12 +3,11 @@
 use super::gradients;
 use super::plan::GemmProblem;
 use super::product::MatrixOperand;
-use crate::buffer::{GradMut, View};
+use crate::buffer::View;
 use crate::device::Caps;
-use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, dims};
+use crate::engine::launch::{Grid, adds, dims};
 use crate::engine::plan::{Problem, Reason, Variant};
 use crate::error::Result;
 use crate::ops::gemm::*;
@@ -97,7 +96,7 @@ impl Problem for LayerGradients<'_> {
         Ok(GradientPlan::Narrow { rows, blocks })
     }
 
-    /// A pass and the sum of its parts are two launches, where products and what stands before and behind them are five or more.
+    /// A pass and the sum of its parts are two launches; products, the activation's gradient before and sums for a bias behind them are up to six.
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         variant == NARROW || !self.layer.fits() && self.product.prefers(variant, caps)
     }
@@ -144,14 +143,12 @@ impl Engine {
         let [b_k, b_n, _] = steps(&io.b, p.trans_b);
         let dx = io.da.as_ref().map_or([0; 2], |g| two(&g.out.as_view()));
         let (y, x) = (two(&io.dy)[0], two(&io.a));
-        let to = |g: &Option<GradMut<'_>>| g.as_ref().map_or(Ptr::NULL, |g| self.arg_out(&g.out));
-        let added = |g: &Option<GradMut<'_>>| i32::from(g.as_ref().is_some_and(|g| g.accumulate));
         let args = GemmNarrowBwdArgs {
             dy: self.arg_in(&io.dy),
             saved: self.arg_opt(saved),
             x: self.arg_in(&io.a),
             b: self.arg_in(&io.b),
-            dx: to(&io.da),
+            dx: self.arg_grad(&io.da),
             part: self.arg_opt(part.as_ref()),
             size: dims([e.m, e.n, e.k, rows]),
             steps: dims([y, saved.map_or(0, |v| two(v)[0]), x[0], x[1], dx[0], dx[1], b_k, b_n]),
@@ -159,18 +156,18 @@ impl Engine {
             act: if saved.is_some() { act.0 } else { 0 },
             p: act.1,
             from_y: i32::from(p.act.reads_output()),
-            accumulate: added(&io.da),
+            accumulate: adds(&io.da),
         };
         self.launch(&GEMM_NARROW_BWD, DType::F32, "", Grid::Blocks([blocks, 1, 1]), &args)?;
         let Some(part) = part else { return Ok(()) };
         let db = io.db.as_ref().map_or([0; 3], |g| steps(&g.out.as_view(), p.trans_b));
         let args = GemmNarrowCombineArgs {
             part: self.arg_in(&part),
-            db: to(&io.db),
-            dbias: to(&io.dbias),
+            db: self.arg_grad(&io.db),
+            dbias: self.arg_grad(&io.dbias),
             size: dims([e.n, e.k, db[0], db[1], blocks]),
             alpha: p.alpha,
-            accumulate: added(&io.db) + 2 * added(&io.dbias),
+            accumulate: adds(&io.db) + 2 * adds(&io.dbias),
         };
         self.launch(&GEMM_NARROW_COMBINE, DType::F32, "", Grid::Blocks([INPUTS + 1, 1, 1]), &args)
     }
