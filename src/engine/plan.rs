@@ -427,6 +427,9 @@ impl Engine {
             "unary" | "unary_bwd" | "activation" | "activation_bwd" | "binary" | "binary_bwd" => {
                 return self.explain_elementwise(info.name);
             }
+            "index_add" | "index_put" | "scatter_reduce" | "scatter_reduce_bwd" => {
+                return self.explain_reduction(info.name);
+            }
             "prelu_bwd" => return self.explain_prelu(info.name),
             "attention" | "attention_bwd" => return self.explain_attention(info.name),
             "flash_decode" | "paged_attention" => return self.explain_decode(info.name),

@@ -83,9 +83,10 @@ GK_FN void gk_bilinear_load(const gk_bilinear_part* p, GK_GLOBAL const gk_t* dy,
     }
 }
 
-/* D of group number g of the part. */
-GK_FN void gk_bilinear_form(const gk_bilinear_part* p, int g, gk_f own[GK_BILINEAR_O][4])
+/* D of group number g of the part, 0 where W has no row or column: there an infinite dy times the 0 in its place is none. */
+GK_FN void gk_bilinear_form(const gk_bilinear_part* p, int g, gk_f own[GK_BILINEAR_O][4], const gk_dims* size)
 {
+    int columns = gk_lid() / 4 < size->v[1] ? (int)size->v[2] - gk_lid() % 4 * 4 : 0;
     GK_LOCAL_PTR const gk_slot* dy = p->dy + GK_SLOTS(GK_BILINEAR_O) * g;
     gk_f d[4];
     GK_UNROLL for (int u = 0; u < 4; u++) d[u] = GK_R(0.0);
@@ -94,6 +95,7 @@ GK_FN void gk_bilinear_form(const gk_bilinear_part* p, int g, gk_f own[GK_BILINE
         GK_UNROLL for (int k = 0; k < 4; k++)
             GK_UNROLL for (int u = 0; u < 4; u++) d[u] += y.v[k] * own[o + k][u];
     }
+    GK_UNROLL for (int u = 0; u < 4; u++) d[u] = u < columns ? d[u] : GK_R(0.0);
     gk_slot_put4(p->d + GK_SLOTS(GK_BILINEAR_STEP) * (gk_lid() / 4) + GK_SLOTS(4) * (gk_lid() % 4), 0, d[0], d[1], d[2], d[3]);
 }
 
@@ -207,7 +209,7 @@ GK_KERNEL(bilinear_ragged_bwd)(GK_IN(gk_t, dy), GK_IN(gk_t, w), GK_IN(gk_t, a), 
             while (g < GK_BILINEAR_GROUPS - 1 && ends[g] <= r) g++;
             stop = ends[g] > r ? ends[g] : r;
             none = p.group + g < 0 || p.group + g >= groups;
-            gk_bilinear_form(&p, g, own);
+            gk_bilinear_form(&p, g, own, &size);
             GK_BARRIER();
             if (da) gk_bilinear_left(&p, da, r, stop, none, &size, &steps, accumulate & 1);
             if (db) gk_bilinear_right(&p, db, r, stop, none, &size, &steps, accumulate & 2, tmp);

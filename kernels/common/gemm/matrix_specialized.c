@@ -1,159 +1,43 @@
 /* Products of f16 and bf16 by warps of different work, with copies by the tensor memory accelerator (CUTLASS calls the schedule ping-pong): dense ones
  * (formula and epilogue: gemm.c), those by groups of rows and the gradient of their matrices (ragged.c, ragged_bwd.c). Where the dialect has no tensor maps
- * (GK_TENSOR_MAPS, cuda/tensor_map.h), the file is empty.
+ * (GK_TENSOR_MAPS, cuda/tensor_map.h), the file is empty. Which tiles a block takes: warp_specialized.h.
  *
  * A block has three groups of four warps: one thread of the third copies stages of 64 terms of both operands to local memory, as far ahead as there is
- * room; the two others take tiles of 128 x 128 results in turn, so that the epilogue of one tile passes under the products of the next. The two blocks of a
- * cluster have neighbouring columns and the same rows, of which each copies half for both. Sums are float, in the order of terms. Deterministic.
- *
- * By groups of rows the tiles of at most 64 rows, of which a group has one at the most, come last and take half the time.
- *
- * Maps are in boxes of 64 x 64 numbers: of operands that have the terms of a row or column side by side ("n" of A, "t" of B, as BLAS names them), their
- * axes are terms, rows, batches; of the others rows, terms, batches.
- * Launch: axis 0 as many blocks as run at a time, two per cluster; GK_BLOCK threads. Bands of GK_BAND(kind) tiles of rows pass one after the other, all their
- * columns with them, so that what is read at a time fits the L2 cache.
+ * room; the two others take tiles of 128 x 128 results in turn, so that the epilogue of one tile passes under the products of the next. Sums are float, in
+ * the order of terms. Deterministic.
  */
 #include "common/prelude/matrix.h"
 #include "cuda/tensor_map.h"
-#include "operands.h"
-#include "groups.h"
 
 #ifdef GK_TENSOR_MAPS
-#undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS 1
 #undef GK_BLOCK
 #define GK_BLOCK 384
-#undef GK_CLUSTERING
-#define GK_CLUSTERING GK_IN_PAIRS_OF_BLOCKS
-
-#define GK_GEMM_SIDE 128
-#define GK_GEMM_TERMS 64
-#define GK_BAND(kind) ((kind) == GK_BY_ROWS ? 2 : 8)
-/* Threads that multiply. */
-#define GK_CONSUMERS 256
-/* Bytes of a box, and of a stage: two boxes of each operand. */
-#define GK_BOX_BYTES 8192u
-#define GK_STAGE_BYTES (4u * GK_BOX_BYTES)
+#define GK_GEMM_COLUMNS 128
 #define GK_GEMM_STAGES 6
-/* Sums of a warp that wait in local memory for the epilogue: 16 rows of 64 columns. */
-#define GK_SPILL_ROWS 16
-#define GK_SPILL_COLUMNS 64
-#define GK_SPILL_CHUNKS (GK_SPILL_ROWS * GK_SPILL_COLUMNS / 4)
-#define GK_LOCAL_CHUNKS (GK_GEMM_STAGES * (int)GK_STAGE_BYTES / 16 + GK_CONSUMERS / 32 * GK_SPILL_CHUNKS)
-/* Tiles of a block that are found before it begins. */
-#define GK_GEMM_JOBS 64
-
-/* What a kernel computes: a dense product, one by groups of rows, or the gradient of matrices of groups. */
-#define GK_DENSE 0
-#define GK_BY_ROWS 1
-#define GK_OF_MATRICES 2
+/* Of each block one group of four warps. */
+#define GK_GATE_ARRIVALS 8
+#include "warp_specialized.h"
 
 /* Where a tensor's matrices lie: steps from row to row and from matrix to matrix; columns lie side by side. */
 typedef struct { gk_i64 row, batch; } gk_pitch;
 
-/* What a product has beside its maps. Operands of the epilogue that are not needed are null. `groups` is the number of batches of a dense product;
- * `a_batch` and `b_batch` are 0 where all batches have the same A or B, else 1; `bias_group` is the step from group to group of the bias. */
+/* What a product has beside its maps. Operands of the epilogue that are not needed are null. `bias_group` is the step from group to group of the bias. */
 typedef struct {
     GK_GLOBAL const gk_o *c, *residual;
     GK_GLOBAL const gk_t *bias, *scale;
     GK_GLOBAL gk_o *y, *z;
-    GK_GLOBAL const int* offsets;
-    GK_GLOBAL int* err;
-    int m, n, k, groups, a_batch, b_batch, act, code;
+    gk_extents e;
+    int act;
     gk_i64 bias_group;
     gk_pitch sc, sr, sy, sz;
     gk_f alpha, beta, p;
 } gk_product;
 
-/* A tile: its first row and column, the end of its rows, the matrices that it has results in and operands from, its terms, and whether its rows belong to
- * no group: then it is 0. Without rows it is none. */
-typedef struct { int m0, end, n0, y, a, b, first_term, terms, none; } gk_job;
-
-/* The pairs of tiles of a product: tiles of rows, of them those of at most half the rows (by groups, where they end one), and pairs in a tile of rows. */
-typedef struct { int whole, halves, across; } gk_pairs;
-
-GK_FN gk_pairs gk_pairs_of(const gk_product* q, const int kind)
-{
-    gk_pairs r;
-    r.whole = (q->m + GK_GEMM_SIDE - 1) / GK_GEMM_SIDE; r.halves = 0;
-    r.across = (q->n + 2 * GK_GEMM_SIDE - 1) / (2 * GK_GEMM_SIDE);
-    if (kind == GK_BY_ROWS) {
-        gk_row_tiles n = gk_row_tiles_of(GK_GEMM_SIDE, q->offsets, q->m, q->groups, q->err, q->code);
-        r.whole = n.whole; r.halves = n.halves;
-    }
-    return r;
-}
-
-/* Pair number `turn` of those of this block's cluster, -1 behind the last. Halves come last, two of them to each cluster that has one pair less. */
-GK_FN int gk_pair_of(gk_pairs n, int turn, int batches)
-{
-    int clusters = gk_nblocks(0) / 2, c = gk_bid(0) / 2, whole = n.whole * n.across * batches, t = c + turn * clusters;
-    if (t < whole) return t;
-    if (n.halves == 0) return -1;
-    int more = whole % clusters, spare = more > 0 ? clusters - more : 0, late = c >= more && spare > 0, k = turn - whole / clusters - (c < more);
-    int short_one = late && k < 2 ? k * spare + c - more : 2 * spare + c + (k - 2 * late) * clusters;
-    return short_one < n.halves * n.across ? whole + short_one : -1;
-}
-
-/* The job of the block of this rank in its cluster. */
-GK_FN gk_job gk_job_of(const gk_product* q, gk_pairs n, int turn, int rank, const int kind)
-{
-    gk_job j;
-    int batches = kind == GK_BY_ROWS ? 1 : q->groups, t = gk_pair_of(n, turn, batches), each = n.whole * n.across, short_one = t >= each * batches;
-    int batch = kind == GK_BY_ROWS || t < 0 ? 0 : t / each, row, column;
-    j.m0 = 0; j.end = 0; j.n0 = 0; j.y = batch; j.a = batch * q->a_batch; j.b = batch * q->b_batch;
-    j.first_term = 0; j.terms = 0; j.none = 0;
-    if (t < 0) return j;
-    t -= short_one ? each : batch * each;
-    if (short_one) {
-        row = n.whole + t / n.across; column = t % n.across;
-    } else {
-        int band = t / (GK_BAND(kind) * n.across) * GK_BAND(kind), rows = n.whole - band < GK_BAND(kind) ? n.whole - band : GK_BAND(kind);
-        t -= band * n.across;
-        row = band + t % rows; column = t / rows;
-    }
-    j.m0 = row * GK_GEMM_SIDE; j.end = q->m; j.n0 = (column * 2 + rank) * GK_GEMM_SIDE;
-    j.terms = q->k;
-    if (kind == GK_BY_ROWS) {
-        gk_row_tile m = gk_row_tile_at(row, n.whole, GK_GEMM_SIDE, q->offsets, q->m, q->groups);
-        j.m0 = (int)m.first; j.end = j.m0 + m.rows;
-        j.none = m.group < 0; j.b = j.none ? 0 : m.group;
-        if (j.none) j.terms = 0;
-    } else if (kind == GK_OF_MATRICES) {
-        gk_run r = gk_rows_of_group(batch, q->offsets, q->k, q->groups, q->err, q->code);
-        j.first_term = (int)r.begin; j.terms = (int)(r.end - r.begin);
-    }
-    return j;
-}
-#define GK_STAGES_OF(job) (((job).terms + GK_GEMM_TERMS - 1) / GK_GEMM_TERMS)
-
-/* The same; by groups of rows, whose search takes long, from those that were found before. */
-GK_FN gk_job gk_next_job(const gk_product* q, gk_pairs n, GK_LOCAL_PTR const gk_job* jobs, int turn, int rank, const int kind)
-{
-    return kind == GK_BY_ROWS && turn < GK_GEMM_JOBS ? jobs[turn] : gk_job_of(q, n, turn, rank, kind);
-}
-
-/* Stages in local memory, and gates that are open while one is full, or empty in both blocks. */
-typedef struct { gk_u32 stages, full, empty; } gk_places;
-
-/* ---- the thread that copies ----------------------------------------------------------------------------------------------------------- */
-
-/* The stages of a tile; n stages came before. at: A has the columns of a term side by side; bt: so has B. */
-GK_FN void gk_feed(const gk_places* l, gk_u32 n, const gk_tensor_map* a, const int at, const gk_tensor_map* b, const int bt, gk_job j, int rank)
-{
-    GK_ROLLED for (int k = 0; k < j.terms; k += GK_GEMM_TERMS, n++) {
-        gk_u32 slot = n % GK_GEMM_STAGES, left = l->stages + slot * GK_STAGE_BYTES, right = left + 2u * GK_BOX_BYTES, gate = l->full + 8u * slot;
-        int term = j.first_term + k, row = j.m0 + 64 * rank;
-        gk_gate_pass(l->empty + 8u * slot, n / GK_GEMM_STAGES + 1u);
-        gk_gate_expect(gate, GK_STAGE_BYTES);
-        gk_box_share(left + (gk_u32)rank * GK_BOX_BYTES, a, at ? row : term, at ? term : row, j.a, gate, 3);
-        GK_UNROLL for (int i = 0; i < 2; i++) {
-            int column = j.n0 + 64 * i;
-            gk_box_copy(right + (gk_u32)i * GK_BOX_BYTES, b, bt ? column : term, bt ? term : column, j.b, gate);
-        }
-    }
-}
-
+/* Sums of a warp that wait in local memory for the epilogue: 16 rows of 64 columns. */
+#define GK_SPILL_ROWS 16
+#define GK_SPILL_COLUMNS 64
+#define GK_SPILL_CHUNKS (GK_SPILL_ROWS * GK_SPILL_COLUMNS / 4)
+#define GK_LOCAL_CHUNKS (GK_GEMM_STAGES * GK_GEMM_STAGE_CHUNKS + GK_CONSUMERS / 32 * GK_SPILL_CHUNKS)
 /* ---- the groups that multiply ------------------------------------------------------------------------------------------------------------- */
 
 /* sums = or += a stage's products: instruction by instruction, for `parts` halves of the rows. */
@@ -169,21 +53,6 @@ GK_FN void gk_stage_begin(float (*sums)[16][4], gk_u32 stage, const int at, cons
     GK_WGMMA_END();
 }
 
-/* The stage is empty, for both blocks. */
-GK_FN void gk_release(const gk_places* l, gk_u32 n)
-{
-    if (gk_lid() % 32 < 2) gk_gate_arrive_at(l->empty + 8u * (n % GK_GEMM_STAGES), (gk_u32)gk_lid() % 32u);
-}
-
-/* Terms from number `have` on of a stage of both operands by terms are those of another group: they become 0. */
-GK_FN void gk_clear_terms(GK_LOCAL_PTR gk_raw16* stage, int have, int group)
-{
-    for (int i = gk_lid() % 128; i < (GK_GEMM_TERMS - have) * 32; i += 128)
-        stage[i / 8 % 4 * (GK_BOX_BYTES / 16u) + (have + i / 32) * 8 + i % 8] = gk_make16(0, 0, 0, 0);
-    asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
-    GK_GROUP_BARRIER(3 + group);
-}
-
 /* Sums of a tile's first `parts` halves, the others 0, when the group's turn has come; n stages came before. */
 GK_FN void gk_multiply(float (*sums)[16][4], const gk_places* l, GK_LOCAL_PTR gk_raw16* stages, gk_u32 n, gk_job j, const int at, const int bt, int group,
                        const int kind, const int parts)
@@ -196,7 +65,10 @@ GK_FN void gk_multiply(float (*sums)[16][4], const gk_places* l, GK_LOCAL_PTR gk
         gk_u32 now = n + (gk_u32)s, slot = now % GK_GEMM_STAGES;
         int left = j.terms - s * GK_GEMM_TERMS;
         gk_gate_pass(l->full + 8u * slot, now / GK_GEMM_STAGES);
-        if (kind == GK_OF_MATRICES && left < GK_GEMM_TERMS) gk_clear_terms(stages + slot * (GK_STAGE_BYTES / 16u), left, group);
+        if (kind == GK_OF_MATRICES && left < GK_GEMM_TERMS) {
+            gk_clear_terms(stages + slot * GK_GEMM_STAGE_CHUNKS, left, 128);
+            GK_GROUP_BARRIER(3 + group);
+        }
         gk_stage_begin(sums, l->stages + slot * GK_STAGE_BYTES, at, bt, s == 0, parts);
         if (s > 0) {
             GK_MM_WAIT(1);
@@ -292,7 +164,7 @@ GK_FN gk_four gk_load_bias(const gk_product* q, gk_job j, int part)
 {
     gk_four r;
     int n = j.n0 + part * GK_SPILL_COLUMNS + gk_lid() % 16 * 4;
-    GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = q->bias && !j.none && n < q->n ? gk_load(q->bias, j.b * q->bias_group + n + u) : 0.0f;
+    GK_UNROLL for (int u = 0; u < 4; u++) r.v[u] = q->bias && !j.none && n < q->e.n ? gk_load(q->bias, j.b * q->bias_group + n + u) : 0.0f;
     return r;
 }
 
@@ -310,7 +182,7 @@ GK_FN void gk_finish(const gk_product* q, float (*sums)[16][4], gk_job j, const 
         default: gk_spill(sums[1] + 8, spill); break;
         }
         GK_WARP_BARRIER();
-        if (n < q->n) gk_finish_rows(q, j, m, n, part % 2 ? bias[1] : bias[0], spill, first);
+        if (n < q->e.n) gk_finish_rows(q, j, m, n, part % 2 ? bias[1] : bias[0], spill, first);
     }
 }
 
@@ -319,39 +191,21 @@ GK_FN void gk_finish(const gk_product* q, float (*sums)[16][4], gk_job j, const 
 GK_FN void gk_specialized(const gk_product* q, const gk_tensor_map* a, const int at, const gk_tensor_map* b, const int bt, const int kind,
                           GK_LOCAL_PTR gk_raw16* local, GK_LOCAL_PTR gk_u64* gates, GK_LOCAL_PTR gk_job* jobs)
 {
-    gk_places l;
     gk_u32 n = 0;
     int rank = (int)gk_block_of_cluster();
-    gk_pairs pairs = gk_pairs_of(q, kind);
-    l.stages = gk_local_address(local); l.full = gk_local_address(gates); l.empty = l.full + 8u * GK_GEMM_STAGES;
-    if (kind == GK_BY_ROWS && gk_lid() < GK_GEMM_JOBS) jobs[gk_lid()] = gk_job_of(q, pairs, gk_lid(), rank, kind);
-    if (gk_lid() == GK_BLOCK - 1) {
-        /* One thread fills a stage; a lane of each warp that multiplies, in both blocks, empties it. */
-        GK_UNROLL for (int i = 0; i < GK_GEMM_STAGES; i++) {
-            gk_gate_init(l.full + 8u * (gk_u32)i, 1);
-            gk_gate_init(l.empty + 8u * (gk_u32)i, 2 * GK_CONSUMERS / 32 / 2);
-        }
-        GK_GATES_READY();
-    }
-    GK_CLUSTER_BARRIER();
+    gk_pairs pairs = gk_pairs_of(&q->e, kind);
+    gk_places l = gk_places_of(&q->e, pairs, rank, kind, local, gates, jobs);
     if (gk_lid() >= GK_CONSUMERS) {
         GK_REGISTERS_LESS(40);
-        if (gk_lid() == GK_CONSUMERS) {
-            GK_ROLLED for (int turn = 0;; turn++) {
-                gk_job j = gk_next_job(q, pairs, jobs, turn, rank, kind);
-                if (j.end == 0) break;
-                gk_feed(&l, n, a, at, b, bt, j, rank);
-                n += (gk_u32)GK_STAGES_OF(j);
-            }
-        }
+        if (gk_lid() == GK_CONSUMERS) gk_feed_all(&q->e, &l, pairs, jobs, a, at, b, bt, rank, kind);
         GK_WARP_BARRIER();
     } else {
         GK_REGISTERS_MORE(232);
         int group = (int)gk_uniform((gk_u32)gk_lid() / 128u);
-        GK_LOCAL_PTR gk_raw16* spill = local + GK_GEMM_STAGES * (int)GK_STAGE_BYTES / 16 + gk_lid() / 32 * GK_SPILL_CHUNKS;
+        GK_LOCAL_PTR gk_raw16* spill = local + GK_GEMM_STAGES * GK_GEMM_STAGE_CHUNKS + gk_lid() / 32 * GK_SPILL_CHUNKS;
         if (group == 1) GK_PAIR_GO(1); /* the first group begins */
         GK_ROLLED for (int turn = 0;; turn++) {
-            gk_job j = gk_next_job(q, pairs, jobs, turn, rank, kind);
+            gk_job j = gk_next_job(&q->e, pairs, jobs, turn, rank, kind);
             if (j.end == 0) break;
             if (turn % 2 == group) {
                 float sums[2][16][4];
@@ -382,20 +236,19 @@ GK_FN gk_pitch gk_pitch_of(gk_dims steps, const int i)
 }
 
 /* Local memory, and what is in the arguments of all kernels. */
-#define GK_SPECIALIZED_BIND() \
+#define GK_SPECIALIZED_BIND(offsets, err, code) \
     GK_LOCAL_DYNAMIC(gk_raw16, local, GK_LOCAL_CHUNKS); \
     GK_LOCAL gk_u64 gates[2 * GK_GEMM_STAGES]; \
     GK_LOCAL gk_job jobs[GK_GEMM_JOBS]; \
     GK_BIND_OUT(gk_o, y); gk_product q; \
-    q.m = (int)args.size.v[0]; q.n = (int)args.size.v[1]; q.k = (int)args.size.v[2]; q.groups = (int)args.size.v[3]; \
-    q.a_batch = (int)args.size.v[4]; q.b_batch = (int)args.size.v[5]; q.bias_group = args.size.v[6]; \
+    q.e = gk_extents_of(&args.size, offsets, err, code); q.bias_group = args.size.v[6]; \
     q.sc = gk_pitch_of(args.steps, 0); q.sr = gk_pitch_of(args.steps, 1); q.sy = gk_pitch_of(args.steps, 2); q.sz = gk_pitch_of(args.steps, 3); \
     q.alpha = args.alpha; q.beta = args.beta; q.p = args.p; q.act = args.act; \
-    q.c = c; q.y = y
+    q.c = c; q.bias = bias; q.y = y; q.z = z
 
 #define GK_DENSE_PRODUCT(at, bt) \
-    GK_SPECIALIZED_BIND(); \
-    q.bias = bias; q.residual = residual; q.scale = scale; q.z = z; q.offsets = 0; q.err = 0; q.code = 0; \
+    GK_SPECIALIZED_BIND(0, 0, 0); \
+    q.residual = residual; q.scale = scale; \
     gk_specialized(&q, &a, at, &b, bt, GK_DENSE, local, gates, jobs)
 
 /* Dense products. As they lie in memory A is [M, K] for nn and nt, [K, M] for tn, B is [K, N] for nn and tn, [N, K] for nt.
@@ -420,8 +273,8 @@ GK_KERNEL(gemm_specialized_tn)(GK_TENSOR_MAP(a), GK_TENSOR_MAP(b), GK_IN(gk_o, c
 }
 
 #define GK_GROUPED_PRODUCT(at, bt, kind) \
-    GK_SPECIALIZED_BIND(); \
-    q.bias = bias; q.residual = 0; q.scale = 0; q.z = z; q.offsets = offsets; q.err = err; q.code = code; \
+    GK_SPECIALIZED_BIND(offsets, err, code); \
+    q.residual = 0; q.scale = 0; \
     gk_specialized(&q, &a, at, &b, bt, kind, local, gates, jobs)
 
 /* By groups of rows: B is [groups, K, N] for nn, [groups, N, K] for nt. C is null. size = {rows, N, K, groups, 0, 0, from group to group of bias}. A wrong

@@ -118,6 +118,36 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `gemm_wide_nn`, `gemm_wide_nt`, `gemm_wide_tn`.
+    GemmWideArgs {
+        a: Map,
+        b: Map,
+        bias: In("gk_t"),
+        y: Out("gk_t"),
+        size: Dims,
+        row: I64,
+        batch: I64,
+        alpha: Real,
+    }
+}
+
+kernel_args! {
+    /// Arguments of `gemm_ragged_bwd_wide`.
+    GemmRaggedBwdWideArgs {
+        a: Map,
+        b: Map,
+        offsets: In("int"),
+        y: Out("gk_t"),
+        err: Out("int"),
+        size: Dims,
+        row: I64,
+        batch: I64,
+        alpha: Real,
+        code: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `gemm_narrow_bwd`.
     GemmNarrowBwdArgs {
         dy: In("gk_t"),
@@ -296,6 +326,10 @@ kernel_table! {
     GEMM_RAGGED_SPECIALIZED_NN: GemmRaggedSpecializedArgs = "gemm/matrix_specialized.c" "gemm_ragged_specialized_nn" [(HALVES, OUTPUTS)];
     GEMM_RAGGED_SPECIALIZED_NT: GemmRaggedSpecializedArgs = "gemm/matrix_specialized.c" "gemm_ragged_specialized_nt" [(HALVES, OUTPUTS)];
     GEMM_RAGGED_BWD_SPECIALIZED: GemmRaggedSpecializedArgs = "gemm/matrix_specialized.c" "gemm_ragged_bwd_specialized" [(HALVES, OUTPUTS)];
+    GEMM_WIDE_NN: GemmWideArgs = "gemm/matrix_wide.c" "gemm_wide_nn" [(HALVES, &[])];
+    GEMM_WIDE_NT: GemmWideArgs = "gemm/matrix_wide.c" "gemm_wide_nt" [(HALVES, &[])];
+    GEMM_WIDE_TN: GemmWideArgs = "gemm/matrix_wide.c" "gemm_wide_tn" [(HALVES, &[])];
+    GEMM_RAGGED_BWD_WIDE: GemmRaggedBwdWideArgs = "gemm/matrix_wide.c" "gemm_ragged_bwd_wide" [(HALVES, &[])];
     GEMM_NARROW_BWD: GemmNarrowBwdArgs = "gemm/narrow.c" "gemm_narrow_bwd" [(F32, &[])];
     GEMM_NARROW_COMBINE: GemmNarrowCombineArgs = "gemm/narrow.c" "gemm_narrow_combine" [(F32, &[])];
     GEMM_REPITCH: GemmRepitchArgs = "gemm/pad.c" "gemm_repitch" [(FLOATS, &[])];

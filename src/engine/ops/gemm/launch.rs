@@ -2,6 +2,7 @@
 
 use super::plan::{Form, SKINNY, Tile};
 use super::product::{MatrixOperand, Product};
+use crate::driver::TensorMap;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, LANES, dims, pow2};
 use crate::error::Result;
@@ -18,6 +19,16 @@ fn tile_kernel(tile: Tile) -> &'static Kernel<GemmTileArgs> {
         Tile::Square64 => &GEMM_TILE64,
         Tile::Skinny => &GEMM_SKINNY,
     }
+}
+
+/// Maps of both operands for kernels of warps of different work, and whether each has a matrix for every batch.
+fn maps(q: &Product, form: Form) -> ([TensorMap; 2], [bool; 2]) {
+    let (e, [a_columns, b_columns]) = (q.e, [form == Form::Tn, form == Form::Nt]);
+    let batches = |t: MatrixOperand| if t.steps[2] == 0 { 1 } else { e.batch };
+    let (ab, bb) = (batches(q.a), batches(q.b));
+    let (ai, ao) = if a_columns { (e.m, e.k) } else { (e.k, e.m) };
+    let (bi, bo) = if b_columns { (e.k, e.n) } else { (e.n, e.k) };
+    ([q.a.map(ai, ao, ab, a_columns), q.b.map(bi, bo, bb, b_columns)], [ab > 1, bb > 1])
 }
 
 impl Engine {
@@ -73,24 +84,41 @@ impl Engine {
         }
     }
 
+    /// Runs the kernel of warps of different work with tiles of 256 columns.
+    pub(super) fn wide(&self, q: &Product, form: Form, grid: Grid) -> Result<()> {
+        let (e, ([a, b], [ab, bb])) = (q.e, maps(q, form));
+        let args = GemmWideArgs {
+            a,
+            b,
+            bias: Product::opt(q.bias),
+            y: q.y.arg(),
+            size: dims([e.m, e.n, e.k, e.batch, usize::from(ab), usize::from(bb)]),
+            row: q.y.steps[0] as i64,
+            batch: q.y.steps[2] as i64,
+            alpha: q.alpha,
+        };
+        let kernel = match form {
+            Form::Nn => &GEMM_WIDE_NN,
+            Form::Nt => &GEMM_WIDE_NT,
+            Form::Tn => &GEMM_WIDE_TN,
+        };
+        self.launch(kernel, q.dtype, "", grid, &args)
+    }
+
     /// Runs the kernel of warps of different work.
     pub(super) fn specialized(&self, q: &Product, form: Form, grid: Grid) -> Result<()> {
-        let (e, [a_columns, b_columns]) = (q.e, [form == Form::Tn, form == Form::Nt]);
-        let batches = |t: MatrixOperand| if t.steps[2] == 0 { 1 } else { e.batch };
-        let (ab, bb) = (batches(q.a), batches(q.b));
-        let (ai, ao) = if a_columns { (e.m, e.k) } else { (e.k, e.m) };
-        let (bi, bo) = if b_columns { (e.k, e.n) } else { (e.n, e.k) };
+        let (e, ([a, b], [ab, bb])) = (q.e, maps(q, form));
         let places = |t: Option<MatrixOperand>| t.map_or([0; 2], |t| [t.steps[0], t.steps[2]]);
         let args = GemmSpecializedArgs {
-            a: q.a.map(ai, ao, ab, a_columns),
-            b: q.b.map(bi, bo, bb, b_columns),
+            a,
+            b,
             c: Product::opt(q.c),
             bias: Product::opt(q.bias),
             residual: Product::opt(q.residual),
             scale: Product::opt(q.scale),
             y: q.y.arg(),
             z: Product::opt(q.z),
-            size: dims([e.m, e.n, e.k, e.batch, usize::from(ab > 1), usize::from(bb > 1), 0]),
+            size: dims([e.m, e.n, e.k, e.batch, usize::from(ab), usize::from(bb), 0]),
             steps: dims([q.c, q.residual, Some(q.y), q.z].into_iter().flat_map(places)),
             alpha: q.alpha,
             beta: q.beta,

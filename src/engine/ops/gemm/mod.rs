@@ -127,6 +127,7 @@ impl Engine {
             (GemmPlan::Parts, _) => self.product_of_parts(q),
             (GemmPlan::Tiles { tile, splits }, _) => self.tiles(q, tile, splits),
             (GemmPlan::Specialized(form, grid), _) => self.specialized(q, form, grid),
+            (GemmPlan::Wide(form, grid), _) => self.wide(q, form, grid),
             (GemmPlan::Vendor, Ok(plan)) => self.blas_product(q, &plan),
             (GemmPlan::Vendor, Err(_)) => self.portable_product(q),
         }

@@ -14,10 +14,16 @@ use crate::ops::gemm::Extents;
 pub(crate) const SKINNY: usize = 16;
 
 const SOURCE: &str = "kernels/common/gemm/gemm.c";
+pub(super) const SPECIALIZED: Variant =
+    Variant { name: "warp_specialized", source: "kernels/common/gemm/matrix_specialized.c" };
+pub(super) const SPECIALIZED_WIDE: Variant =
+    Variant { name: "warp_specialized_256", source: "kernels/common/gemm/matrix_wide.c" };
 
 /// Rows and columns of a tile of `gemm/matrix.c` and `gemm/matrix_specialized.c`, and terms of a stage.
 pub(crate) const MATRIX_SIDE: usize = 128;
 const MATRIX_TERMS: usize = 64;
+/// Columns of a tile of `gemm/matrix_wide.c`.
+pub(crate) const WIDE: usize = 256;
 
 /// How the operands of a product on matrix cores lie in memory, by the letters of BLAS: A by rows and B by rows (`nn`) or columns (`nt`), or A by columns and
 /// B by rows (`tn`).
@@ -34,7 +40,7 @@ pub(crate) const CUBLASLT: usize = 1;
 pub(crate) const HIPBLASLT: usize = 2;
 /// Number of the variant by CLBlast. Which of its kernels and those of this crate are faster depends on the device, and its first product of a type
 /// compiles for seconds: only where it is pinned, was measured, or is asked about is the library opened.
-pub(crate) const CLBLAST: usize = 10;
+pub(crate) const CLBLAST: usize = 11;
 
 /// What a vendor's library says to a product.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,6 +86,8 @@ pub(crate) struct GemmProblem<'a> {
     pub(crate) vendor: Library<'a>,
     /// How its operands lie in memory, or why kernels for matrix cores do not take them.
     pub(crate) form: Result<Form, &'static str>,
+    /// Whether it is no more than the products and biases of columns, in the type of the operands and in rows of whole items of 16 bytes; or why not.
+    pub(crate) plain: Result<(), &'static str>,
     /// Whether results and what is added to them lie in rows, at multiples of four numbers, and vectors along these.
     pub(crate) rows: bool,
     /// Whether terms of one sum are neighbours in the operand of the longer side of the result.
@@ -109,34 +117,52 @@ pub(crate) enum GemmPlan {
     Vendor,
     /// On matrix cores by warps of different work.
     Specialized(Form, Grid),
+    /// The same with tiles of [`WIDE`] columns.
+    Wide(Form, Grid),
     /// By tiles, with k split.
     Tiles { tile: Tile, splits: usize },
 }
 
-/// Blocks and local memory of `gemm/matrix_specialized.c` for so many tiles of rows and columns, or why the device does not have that.
+/// Blocks and local memory of `gemm/matrix_specialized.c`, or with tiles of [`WIDE`] columns of `gemm/matrix_wide.c`, for `down` tiles of rows of `batch`
+/// products of `n` columns; or why the device does not have that.
 pub(crate) fn specialized_grid(
-    down: usize,
-    across: usize,
-    batch: usize,
+    columns: usize,
+    [down, n, batch]: [usize; 3],
     caps: &Caps,
 ) -> Result<Grid, Reason> {
     if !caps.tensor_maps {
         return Err("the device has no maps of tensors".into());
     }
-    // Six stages of both operands; sums of 16 rows and 64 columns of eight warps.
-    let local = 6 * 2 * MATRIX_SIDE * MATRIX_TERMS * 2 + 8 * 16 * 64 * 4;
+    let (stages, beside) = match columns {
+        // The tile, in 16 bits and rows with a gap, and biases.
+        WIDE => (3, MATRIX_SIDE * (WIDE + 8) * 2 + WIDE * 4),
+        // Sums of 16 rows and 64 columns of eight warps.
+        _ => (6, 8 * 16 * 64 * 4),
+    };
+    let local = stages * (MATRIX_SIDE + columns) * MATRIX_TERMS * 2 + beside;
     let gates = 3 << 10; // and 64 tiles
     if local + gates > caps.shared_bytes as usize {
         return Err(
             format!("it needs {} bytes of local memory, of {}", local + gates, caps.shared_bytes).into()
         );
     }
-    let pairs = down.saturating_mul(across.div_ceil(2)).saturating_mul(batch);
+    let pairs = down.saturating_mul(n.div_ceil(2 * columns)).saturating_mul(batch);
     if pairs > i32::MAX as usize / 2 {
         return Err("it has too many tiles".into());
     }
     let clusters = pairs.min((caps.compute_units as usize / 2).max(1));
     Ok(Grid::BlocksOf { blocks: 2 * clusters, threads: 384, local })
+}
+
+/// Whether pairs of tiles of [`WIDE`] columns take less time than the larger number of pairs of [`MATRIX_SIDE`], where the device has all its blocks take
+/// one pair after the other: 0.93 of the time of two (H200; 102 and 111 us for 8,192 x 4,096 x 1,024, 27 and 29 for 2,048 x 2,048 x 2,048, 187 and 201 for
+/// 4,096 x 4,096 x 4,096).
+pub(super) fn wide_is_faster([down, n, batch]: [usize; 3], caps: &Caps) -> bool {
+    let clusters = (caps.compute_units as usize / 2).max(1);
+    let turns = |columns: usize| {
+        down.saturating_mul(n.div_ceil(2 * columns)).saturating_mul(batch).div_ceil(clusters)
+    };
+    turns(WIDE).saturating_mul(186) <= turns(MATRIX_SIDE).saturating_mul(100)
 }
 
 /// Columns of a tile of `gemm/matrix.c` and `gemm/ragged_matrix.c` (it has [`MATRIX_SIDE`] rows), and local memory of a block, as `gemm/matrix_tile.h` has
@@ -218,7 +244,8 @@ impl GemmProblem<'_> {
         Ok(GemmPlan::Vendor)
     }
 
-    fn specialized(&self, caps: &Caps) -> Result<GemmPlan, Reason> {
+    /// By warps of different work, with tiles of so many columns.
+    fn specialized(&self, columns: usize, caps: &Caps) -> Result<GemmPlan, Reason> {
         let (e, form) = (self.e, self.form?);
         if !self.rows {
             return Err(
@@ -228,7 +255,11 @@ impl GemmProblem<'_> {
         if [e.m, e.n, e.k, e.batch].into_iter().any(|n| n > i32::MAX as usize / 2) {
             return Err("a size is above 2^30".into());
         }
-        let grid = specialized_grid(e.m.div_ceil(MATRIX_SIDE), e.n.div_ceil(MATRIX_SIDE), e.batch, caps)?;
+        let grid = specialized_grid(columns, [e.m.div_ceil(MATRIX_SIDE), e.n, e.batch], caps)?;
+        if columns == WIDE {
+            self.plain?;
+            return Ok(GemmPlan::Wide(form, grid));
+        }
         Ok(GemmPlan::Specialized(form, grid))
     }
 
@@ -249,7 +280,8 @@ impl Problem for GemmProblem<'_> {
         Variant { name: "cublaslt_tf32x3", source: "kernels/common/gemm/parts.c" },
         Variant { name: "cublaslt", source: "vendor library" },
         Variant { name: "hipblaslt", source: "vendor library" },
-        Variant { name: "warp_specialized", source: "kernels/common/gemm/matrix_specialized.c" },
+        SPECIALIZED_WIDE,
+        SPECIALIZED,
         Variant { name: "matrix_cores", source: "kernels/common/gemm/matrix.c" },
         Variant { name: PORTABLE, source: SOURCE },
         Variant { name: "tile_128", source: SOURCE },
@@ -265,14 +297,15 @@ impl Problem for GemmProblem<'_> {
         let (tile, splits) = match variant {
             0 => return self.parts.map(|()| GemmPlan::Parts).map_err(|why| why.to_string().into()),
             CUBLASLT | HIPBLASLT | CLBLAST => return self.vendor(variant),
-            3 => return self.specialized(caps),
-            4 => return self.matrix_cores(caps),
-            5 => (tile, splits),
-            6 if self.dtype == DType::F64 => return Err("f64 has no tile of this size".into()),
-            6 => (Tile::Square128, 1),
-            7 => (Tile::Square64, 1),
-            8 if e.m.min(e.n) > SKINNY => return Err("both M and N are above 16".into()),
-            8 => (Tile::Skinny, splits),
+            3 => return self.specialized(WIDE, caps),
+            4 => return self.specialized(MATRIX_SIDE, caps),
+            5 => return self.matrix_cores(caps),
+            6 => (tile, splits),
+            7 if self.dtype == DType::F64 => return Err("f64 has no tile of this size".into()),
+            7 => (Tile::Square128, 1),
+            8 => (Tile::Square64, 1),
+            9 if e.m.min(e.n) > SKINNY => return Err("both M and N are above 16".into()),
+            9 => (Tile::Skinny, splits),
             _ if e.k < 64 => return Err("K is below 64".into()),
             _ => (Tile::Square64, splits.max(2)),
         };
@@ -287,8 +320,10 @@ impl Problem for GemmProblem<'_> {
             // An element is split once and used as often as the other operand has rows.
             0 => e.m.min(e.n).min(e.k) >= 256,
             // A block has all of k: too few blocks for the device are slower than tiles with k split.
-            3 => whole && 2 * Tile::Square128.blocks(e) >= caps.compute_units as usize,
-            4 => whole && caps.matrix_cores.is_some(),
+            3 | 4 if 2 * Tile::Square128.blocks(e) < caps.compute_units as usize => false,
+            3 => whole && wide_is_faster([e.m.div_ceil(MATRIX_SIDE), e.n, e.batch], caps),
+            4 => whole,
+            5 => whole && caps.matrix_cores.is_some(),
             CLBLAST => false,
             _ => true,
         }
@@ -316,6 +351,7 @@ mod tests {
             parts: Err("no vendor library was found"),
             vendor: Library { variant: CUBLASLT, answer: Err("no vendor library was found") },
             form: Err("f32"),
+            plain: Err("f32"),
             rows: true,
             long_along_k: false,
         }
@@ -325,15 +361,15 @@ mod tests {
     fn tiles_and_splits_fill_the_device() {
         let (gpu, cpu) = (gpu(), cpu());
         let tiles = |tile, splits| Ok(GemmPlan::Tiles { tile, splits });
-        assert_eq!(problem(4096, 4096, 4096).plan(5, &gpu), tiles(Tile::Square128, 1));
-        assert_eq!(problem(512, 512, 512).plan(5, &gpu), tiles(Tile::Square64, 4));
-        assert_eq!(problem(64, 64, 1 << 20).plan(5, &gpu), tiles(Tile::Square64, 264));
-        assert_eq!(problem(16, 4096, 4096).plan(5, &gpu), tiles(Tile::Skinny, 32));
-        assert_eq!(problem(4096, 16, 4096).plan(5, &gpu), tiles(Tile::Skinny, 32));
-        assert_eq!(problem(16, 4096, 4096).plan(5, &cpu), tiles(Tile::Square64, 1));
-        assert_eq!(problem(512, 512, 512).plan(5, &cpu), tiles(Tile::Square128, 1));
+        assert_eq!(problem(4096, 4096, 4096).plan(6, &gpu), tiles(Tile::Square128, 1));
+        assert_eq!(problem(512, 512, 512).plan(6, &gpu), tiles(Tile::Square64, 4));
+        assert_eq!(problem(64, 64, 1 << 20).plan(6, &gpu), tiles(Tile::Square64, 264));
+        assert_eq!(problem(16, 4096, 4096).plan(6, &gpu), tiles(Tile::Skinny, 32));
+        assert_eq!(problem(4096, 16, 4096).plan(6, &gpu), tiles(Tile::Skinny, 32));
+        assert_eq!(problem(16, 4096, 4096).plan(6, &cpu), tiles(Tile::Square64, 1));
+        assert_eq!(problem(512, 512, 512).plan(6, &cpu), tiles(Tile::Square128, 1));
         let double = GemmProblem { dtype: DType::F64, ..problem(4096, 4096, 64) };
-        assert_eq!(double.plan(5, &gpu), tiles(Tile::Square64, 1));
+        assert_eq!(double.plan(6, &gpu), tiles(Tile::Square64, 1));
     }
 
     #[test]
@@ -401,11 +437,11 @@ mod tests {
         let gpu = gpu();
         let p = problem(128, 128, 32);
         let double = GemmProblem { dtype: DType::F64, ..p };
-        assert!(double.plan(6, &gpu).is_err_and(|e| e.contains("f64")));
-        assert!(p.plan(8, &gpu).is_err_and(|e| e.contains("above 16")));
-        assert!(p.plan(9, &gpu).is_err_and(|e| e.contains("below 64")));
+        assert!(double.plan(7, &gpu).is_err_and(|e| e.contains("f64")));
+        assert!(p.plan(9, &gpu).is_err_and(|e| e.contains("above 16")));
+        assert!(p.plan(10, &gpu).is_err_and(|e| e.contains("below 64")));
         let split = GemmPlan::Tiles { tile: Tile::Square64, splits: 2 };
-        assert_eq!(problem(128, 128, 64).plan(9, &gpu), Ok(split));
+        assert_eq!(problem(128, 128, 64).plan(10, &gpu), Ok(split));
     }
 
     #[test]
@@ -421,26 +457,35 @@ mod tests {
         let large = half(4096, 4096, 4096);
         assert_eq!(chosen(&large, &hopper), "warp_specialized");
         let grid = Grid::BlocksOf { blocks: 132, threads: 384, local: 224 << 10 };
-        assert_eq!(large.plan(3, &hopper), Ok(GemmPlan::Specialized(Form::Nt, grid)));
+        assert_eq!(large.plan(4, &hopper), Ok(GemmPlan::Specialized(Form::Nt, grid)));
+        let plain = GemmProblem { plain: Ok(()), ..large };
+        let wide = Grid::BlocksOf { blocks: 132, threads: 384, local: 216_064 };
+        assert_eq!(
+            (chosen(&plain, &hopper), plain.plan(3, &hopper)),
+            ("warp_specialized_256", Ok(GemmPlan::Wide(Form::Nt, wide)))
+        );
+        assert_eq!(large.plan(3, &hopper), Err("f32".into()));
+        // 66 clusters take 33 rows of tiles in a turn by 512 columns, as two turns by 256; with 640 columns in two, as three.
+        assert!(wide_is_faster([33, 1024, 1], &hopper) && !wide_is_faster([66, 640, 1], &hopper));
         // 3 x 2 tiles are three pairs, and too few for the device.
         let few = Grid::BlocksOf { blocks: 6, threads: 384, local: 224 << 10 };
-        assert_eq!(half(300, 200, 64).plan(3, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));
+        assert_eq!(half(300, 200, 64).plan(4, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));
         assert_eq!(chosen(&half(300, 200, 64), &hopper), "matrix_cores");
         let tile = |columns, local| Tile::Matrix { form: Form::Nt, columns, local };
         let split = GemmPlan::Tiles { tile: tile(128, 96 << 10), splits: 33 };
-        assert_eq!(half(256, 512, 1 << 16).plan(4, &hopper), Ok(split));
+        assert_eq!(half(256, 512, 1 << 16).plan(5, &hopper), Ok(split));
         assert_eq!(chosen(&GemmProblem { rows: false, ..large }, &hopper), "matrix_cores");
         assert_eq!(chosen(&large, &Caps { tensor_maps: false, ..hopper.clone() }), "matrix_cores");
         let short = Caps { shared_bytes: 48 << 10, ..hopper.clone() };
         let narrow = GemmPlan::Tiles { tile: tile(64, 48 << 10), splits: 1 };
-        assert_eq!((chosen(&large, &short), large.plan(4, &short)), ("matrix_cores", Ok(narrow)));
+        assert_eq!((chosen(&large, &short), large.plan(5, &short)), ("matrix_cores", Ok(narrow)));
         assert_eq!(chosen(&large, &Caps { shared_bytes: 32 << 10, ..hopper.clone() }), PORTABLE);
         assert_eq!(chosen(&large, &gpu()), PORTABLE);
         // AMD's devices: two stages in 64 KiB.
         let amd = GemmPlan::Tiles { tile: tile(128, 64 << 10), splits: 1 };
         for cores in [MatrixCores::Mfma, MatrixCores::Wmma] {
             let caps = Caps { matrix_cores: Some(cores), shared_bytes: 64 << 10, ..gpu() };
-            assert_eq!((chosen(&large, &caps), large.plan(4, &caps)), ("matrix_cores", Ok(amd)));
+            assert_eq!((chosen(&large, &caps), large.plan(5, &caps)), ("matrix_cores", Ok(amd)));
         }
         assert_eq!(chosen(&half(16, 4096, 4096), &hopper), PORTABLE);
         assert_eq!(chosen(&GemmProblem { form: Err("gaps"), ..large }, &hopper), PORTABLE);

@@ -193,7 +193,25 @@ impl Product {
         let (tf32, form) = (self.precision == Precision::Tf32, self.form());
         let vendor = Library { variant, answer: refusal(vendor) };
         let long_along_k = if e.m > e.n { self.a.steps[1] == 1 } else { self.b.steps[0] == 1 };
-        GemmProblem { e, dtype: self.dtype, tf32, parts: refusal(parts), vendor, form, rows, long_along_k }
+        let (dtype, parts, plain) = (self.dtype, refusal(parts), self.plain_product());
+        GemmProblem { e, dtype, tf32, parts, vendor, form, plain, rows, long_along_k }
+    }
+
+    /// Whether it is no more than products and biases of columns, in the type of the operands and in rows of whole items of 16 bytes; or why not.
+    fn plain_product(&self) -> Result<(), &'static str> {
+        let (e, y) = (self.e, self.y);
+        let more = [self.c, self.residual, self.scale, self.z].into_iter().any(|t| t.is_some());
+        if more || self.act.0 != 0 {
+            return Err("more than products and biases is wanted of it");
+        }
+        if self.out != self.dtype {
+            return Err("results are not of the type of the operands");
+        }
+        let items = |n: usize| (n * self.dtype.size()).is_multiple_of(16);
+        match y.aligned && y.steps[1] == 1 && [e.n, y.steps[0], y.steps[2]].into_iter().all(items) {
+            true => Ok(()),
+            false => Err("results do not lie in rows of whole items of 16 bytes at multiples of 16 bytes"),
+        }
     }
 
     /// How the operands lie in memory, or why kernels for matrix cores do not take them: these copy items of 16 bytes of one row.

@@ -84,7 +84,14 @@ impl Ragged<'_> {
         let rows = [a.steps[0], row, group, y.steps[0], z.steps[0], e.n, e.k].into_iter().all(whole);
         let aligned = a.aligned && b.aligned && y.aligned && z.aligned && inner && rows;
         let same_dtype = self.out == *dtype;
-        RaggedForward(RaggedProblem { e: *e, rows: e.m, dtype: *dtype, same_dtype, aligned })
+        RaggedForward(RaggedProblem {
+            e: *e,
+            rows: e.m,
+            dtype: *dtype,
+            same_dtype,
+            aligned,
+            accumulate: false,
+        })
     }
 
     fn z(&self) -> (Ptr, [usize; 3]) {
@@ -156,7 +163,14 @@ impl Engine {
     /// The variant that serves eight groups of 4096 rows in all with matrices of 1024 x 1024 in bf16.
     pub(crate) fn explain_ragged(&self, op: &'static str) -> Result<Choice> {
         let e = Extents { batch: 8, m: 4096, n: 1024, k: 1024 };
-        let p = RaggedProblem { e, rows: 4096, dtype: DType::Bf16, same_dtype: true, aligned: true };
+        let p = RaggedProblem {
+            e,
+            rows: 4096,
+            dtype: DType::Bf16,
+            same_dtype: true,
+            aligned: true,
+            accumulate: false,
+        };
         match op {
             "gemm_ragged" => self.explain_problem(op, &RaggedForward(p)),
             _ => self.explain_problem(
@@ -191,7 +205,7 @@ impl Engine {
             act: fused_act(op, p.act)?,
         };
         let (kernel, grid) = match self.plan(op, &ragged.problem())? {
-            RaggedPlan::Specialized(grid) => {
+            RaggedPlan::Wide(grid) | RaggedPlan::Specialized(grid) => {
                 let (_, by_terms) = ragged.rows_of_b();
                 let kernel = if by_terms { &GEMM_RAGGED_SPECIALIZED_NN } else { &GEMM_RAGGED_SPECIALIZED_NT };
                 return self.launch(kernel, ragged.dtype, OUTPUTS[0], grid, &ragged.specialized_args());
@@ -266,24 +280,32 @@ impl Engine {
         let whole = |n: usize| (n * dt.size()).is_multiple_of(16);
         let aligned = [left, right, d].iter().all(|m| m.aligned && m.steps[1] == 1 && whole(m.steps[0]))
             && [d.steps[2], e.m, e.n].into_iter().all(whole);
-        let problem = RaggedBackward(RaggedProblem { e, rows: e.k, dtype: dt, same_dtype: true, aligned });
+        let problem = RaggedBackward(RaggedProblem {
+            e,
+            rows: e.k,
+            dtype: dt,
+            same_dtype: true,
+            aligned,
+            accumulate: io.db.accumulate,
+        });
         let plan = self.plan(op, &problem)?;
         let (offsets, err, code) = (self.arg_in(&io.offsets), self.arg_error(), code_of_op(op));
         let (alpha, accumulate) = (p.alpha, i32::from(io.db.accumulate));
         let size = dims([e.k, e.m, e.n, e.batch, columns(e.n), 0, usize::from(d.wide_rows(e.m))]);
         let (p, q) = (left.arg(), right.arg());
+        let maps = [left.map(e.m, e.k, 1, false), right.map(e.n, e.k, 1, false)];
         let (kernel, grid) = match plan {
+            RaggedPlan::Wide(grid) => {
+                let [a, b] = maps;
+                let (y, size) = (d.arg(), dims([e.m, e.n, e.k, e.batch]));
+                let (row, batch) = (d.steps[0] as i64, d.steps[2] as i64);
+                let args = GemmRaggedBwdWideArgs { a, b, offsets, y, err, size, row, batch, alpha, code };
+                return self.launch(&GEMM_RAGGED_BWD_WIDE, dt, "", grid, &args);
+            }
             RaggedPlan::Specialized(grid) => {
-                let plain = specialized_args(
-                    [left.map(e.m, e.k, 1, false), right.map(e.n, e.k, 1, false)],
-                    d,
-                    (offsets, err, code),
-                    [
-                        dims([e.m, e.n, e.k, e.batch]),
-                        dims([d.steps[0], d.steps[2], 0, 0, d.steps[0], d.steps[2]]),
-                    ],
-                    alpha,
-                );
+                let steps = dims([d.steps[0], d.steps[2], 0, 0, d.steps[0], d.steps[2]]);
+                let size = dims([e.m, e.n, e.k, e.batch]);
+                let plain = specialized_args(maps, d, (offsets, err, code), [size, steps], alpha);
                 let c = if accumulate == 1 { d.arg() } else { Ptr::NULL };
                 let args = GemmRaggedSpecializedArgs { c, beta: 1.0, ..plain };
                 return self.launch(&GEMM_RAGGED_BWD_SPECIALIZED, dt, OUTPUTS[0], grid, &args);

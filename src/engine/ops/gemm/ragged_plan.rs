@@ -1,6 +1,8 @@
 //! How products of groups of rows run.
 
-use super::plan::{MATRIX_SIDE, matrix_tile, specialized_grid};
+use super::plan::{
+    MATRIX_SIDE, SPECIALIZED, SPECIALIZED_WIDE, WIDE, matrix_tile, specialized_grid, wide_is_faster,
+};
 use crate::device::Caps;
 use crate::dtype::DType;
 use crate::engine::launch::Grid;
@@ -18,8 +20,6 @@ const RUN_ROWS: usize = 32;
 const THREADS: usize = 256;
 
 const MATRIX_CORES: Variant = Variant { name: "matrix_cores", source: "kernels/common/gemm/ragged_matrix.c" };
-const SPECIALIZED: Variant =
-    Variant { name: "warp_specialized", source: "kernels/common/gemm/matrix_specialized.c" };
 
 /// A product by groups of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,6 +33,8 @@ pub(crate) struct RaggedProblem {
     pub(super) same_dtype: bool,
     /// Whether rows of all operands are whole items of 16 bytes at multiples of 16 bytes.
     pub(super) aligned: bool,
+    /// Whether results are added to what is there.
+    pub(super) accumulate: bool,
 }
 
 impl RaggedProblem {
@@ -67,8 +69,8 @@ impl RaggedProblem {
         matrix_tile(caps)
     }
 
-    /// Blocks of `gemm/matrix_specialized.c` for so many tiles of rows, in `batch` matrices.
-    fn specialized(&self, down: usize, batch: usize, caps: &Caps) -> Result<RaggedPlan, Reason> {
+    /// Blocks of `gemm/matrix_specialized.c`, or with tiles of [`WIDE`] columns of `gemm/matrix_wide.c`, for so many tiles of rows, in `batch` matrices.
+    fn specialized(&self, columns: usize, down: usize, batch: usize, caps: &Caps) -> Result<Grid, Reason> {
         self.fits_matrix_cores()?;
         let e = self.e;
         if e.k == 0 || self.rows == 0 {
@@ -77,7 +79,7 @@ impl RaggedProblem {
         if [e.m, e.n, e.k, e.batch].into_iter().any(|n| n > i32::MAX as usize / 2) {
             return Err("a size is above 2^30".into());
         }
-        specialized_grid(down, e.n.div_ceil(MATRIX_SIDE), batch, caps).map(RaggedPlan::Specialized)
+        specialized_grid(columns, [down, e.n, batch], caps)
     }
 }
 
@@ -102,6 +104,8 @@ pub(crate) struct RaggedForward(pub(super) RaggedProblem);
 pub(crate) enum RaggedPlan {
     /// On matrix cores by warps of different work.
     Specialized(Grid),
+    /// The same with tiles of [`WIDE`] columns.
+    Wide(Grid),
     MatrixCores(Grid),
     /// A run of rows, of any groups, for neighbouring threads.
     ByRows(Grid),
@@ -132,7 +136,10 @@ impl Problem for RaggedForward {
     fn plan(&self, variant: usize, caps: &Caps) -> Result<RaggedPlan, Reason> {
         let e = self.0.e;
         Ok(match variant {
-            0 => return self.0.specialized(e.m.div_ceil(MATRIX_SIDE).saturating_add(e.batch + 1), 1, caps),
+            0 => {
+                let down = e.m.div_ceil(MATRIX_SIDE).saturating_add(e.batch + 1);
+                RaggedPlan::Specialized(self.0.specialized(MATRIX_SIDE, down, 1, caps)?)
+            }
             1 => {
                 let (columns, local) = self.0.matrix_tile(caps)?;
                 RaggedPlan::MatrixCores(Grid::BlocksWithLocal(
@@ -162,6 +169,7 @@ impl Problem for RaggedBackward {
     type Plan = RaggedPlan;
 
     const VARIANTS: &'static [Variant] = &[
+        SPECIALIZED_WIDE,
         SPECIALIZED,
         MATRIX_CORES,
         Variant { name: "by_group", source: "kernels/common/gemm/ragged_bwd.c" },
@@ -170,21 +178,30 @@ impl Problem for RaggedBackward {
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<RaggedPlan, Reason> {
         let e = self.0.e;
+        let down = e.m.div_ceil(MATRIX_SIDE);
         let tiles =
             |rows, columns| e.m.div_ceil(rows).saturating_mul(e.n.div_ceil(columns)).saturating_mul(e.batch);
         Ok(match variant {
-            0 => return self.0.specialized(e.m.div_ceil(MATRIX_SIDE), e.batch, caps),
-            1 => {
+            0 if self.0.accumulate => return Err("results are added to what is there".into()),
+            0 => RaggedPlan::Wide(self.0.specialized(WIDE, down, e.batch, caps)?),
+            1 => RaggedPlan::Specialized(self.0.specialized(MATRIX_SIDE, down, e.batch, caps)?),
+            2 => {
                 let (columns, local) = self.0.matrix_tile(caps)?;
                 RaggedPlan::MatrixCores(Grid::BlocksWithLocal([tiles(MATRIX_SIDE, columns), 1, 1], local))
             }
-            2 => RaggedPlan::ByGroup(Grid::Blocks([tiles(SIDE, columns(e.n)), 1, 1])),
+            3 => RaggedPlan::ByGroup(Grid::Blocks([tiles(SIDE, columns(e.n)), 1, 1])),
             _ => RaggedPlan::Tiles(Grid::Blocks([tiles(SIDE, SIDE), 1, 1])),
         })
     }
 
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
-        self.0.prefers(variant, caps)
+        match variant {
+            0 => {
+                let e = self.0.e;
+                wide_is_faster([e.m.div_ceil(MATRIX_SIDE), e.n, e.batch], caps) && self.0.prefers(0, caps)
+            }
+            _ => self.0.prefers(variant - 1, caps),
+        }
     }
 }
 
@@ -200,7 +217,14 @@ mod tests {
 
     fn problem() -> RaggedProblem {
         let e = Extents { batch: 8, m: 1000, n: 200, k: 64 };
-        RaggedProblem { e, rows: 1000, dtype: DType::Bf16, same_dtype: true, aligned: true }
+        RaggedProblem {
+            e,
+            rows: 1000,
+            dtype: DType::Bf16,
+            same_dtype: true,
+            aligned: true,
+            accumulate: false,
+        }
     }
 
     #[test]
@@ -261,8 +285,17 @@ mod tests {
     fn gradients_have_a_block_per_tile_of_each_matrix() {
         let p = RaggedBackward(problem());
         let local = Grid::BlocksWithLocal([8 * 8 * 2, 1, 1], 96 << 10);
-        assert_eq!(p.plan(1, &hopper()), Ok(RaggedPlan::MatrixCores(local)));
-        assert_eq!(p.plan(2, &gpu()), Ok(RaggedPlan::ByGroup(Grid::Blocks([16 * 4 * 8, 1, 1]))));
-        assert_eq!(p.plan(3, &gpu()), Ok(RaggedPlan::Tiles(Grid::Blocks([16 * 4 * 8, 1, 1]))));
+        assert_eq!(p.plan(2, &hopper()), Ok(RaggedPlan::MatrixCores(local)));
+        assert_eq!(p.plan(3, &gpu()), Ok(RaggedPlan::ByGroup(Grid::Blocks([16 * 4 * 8, 1, 1]))));
+        assert_eq!(p.plan(4, &gpu()), Ok(RaggedPlan::Tiles(Grid::Blocks([16 * 4 * 8, 1, 1]))));
+        let maps = Caps { tensor_maps: true, compute_units: 132, ..hopper() };
+        let wide = Grid::BlocksOf { blocks: 132, threads: 384, local: 216_064 };
+        let p = RaggedBackward(RaggedProblem { e: Extents { n: 1024, ..p.0.e }, ..p.0 });
+        assert_eq!(
+            (chosen(&p, &maps), p.plan(0, &maps)),
+            ("warp_specialized_256", Ok(RaggedPlan::Wide(wide)))
+        );
+        let added = RaggedBackward(RaggedProblem { accumulate: true, ..p.0 });
+        assert_eq!(chosen(&added, &maps), "warp_specialized");
     }
 }

@@ -1,7 +1,9 @@
 //! Gather and scatter along an axis.
 
+mod plan;
 pub(super) mod scatter;
 
+use self::plan::ReductionProblem;
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
@@ -10,6 +12,7 @@ use crate::engine::ops::index::scatter::*;
 use crate::engine::ops::shape::element_bytes;
 use crate::engine::ops::shape::strided::{magic, magic_of, mover, pattern_words, signed};
 use crate::error::{GpuError, Result};
+use crate::ops::core::Choice;
 use crate::ops::index::*;
 use crate::spec::kernels::index::*;
 
@@ -78,6 +81,14 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// The variant that reduces a million sources: rows of 64 elements, single cells where the operation has no others.
+    pub(crate) fn explain_reduction(&self, op: &'static str) -> Result<Choice> {
+        let row = if op.starts_with("index") { 64 } else { 1 };
+        self.explain_problem(op, &ReductionProblem { sources: 1 << 20, row })
+    }
+}
+
 impl IndexOps for Engine {
     fn index_select(&self, axis: usize, x: View<'_>, index: View<'_>, y: GradMut<'_>) -> Result<()> {
         const OP: &str = "index_select";
@@ -104,7 +115,7 @@ impl IndexOps for Engine {
             return Ok(());
         };
         let to = Into::Tensor { y, include: true };
-        self.scatter_reduction(&Scatter { alpha, ..s.reduction(ScatterReduce::Sum) }, to)
+        self.scatter_reduction(&Scatter { alpha, ..s.reduction(OP, ScatterReduce::Sum) }, to)
     }
 
     fn index_copy(&self, axis: usize, index: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -247,7 +258,7 @@ impl IndexOps for Engine {
             return Ok(());
         };
         let to = Into::Tensor { y, include: include_self };
-        self.scatter_reduction(&s.reduction(how), to)
+        self.scatter_reduction(&s.reduction(OP, how), to)
     }
 
     fn scatter_reduce_bwd(
@@ -289,7 +300,12 @@ impl IndexOps for Engine {
             let s = self.scratch(arithmetic(dtype), n)?;
             self.fill_pattern(&element_bytes(s.dtype(), initial), &s.view())?;
             if let Some(p) = &plan {
-                let r = Scatter { value, tie: Some(&io_y), ..Scatter::new(p, [1, 1], how, &io_src) };
+                let r = Scatter {
+                    op: Some(OP),
+                    value,
+                    tie: Some(&io_y),
+                    ..Scatter::new(p, [1, 1], how, &io_src)
+                };
                 self.scatter_reduction(&r, Into::Stat(s.view()))?;
             }
             Ok::<_, GpuError>(s)
@@ -367,7 +383,8 @@ impl IndexOps for Engine {
             return self.scatter_rows(&plan, 1, width, &v, &y);
         }
         let to = Into::Tensor { y, include: true };
-        self.scatter_reduction(&Scatter::new(&plan, [1, width], ScatterReduce::Sum, &v), to)
+        let sums = Scatter { op: Some(OP), ..Scatter::new(&plan, [1, width], ScatterReduce::Sum, &v) };
+        self.scatter_reduction(&sums, to)
     }
 
     fn masked_scatter(&self, mask: View<'_>, src: View<'_>, y: ViewMut<'_>) -> Result<()> {

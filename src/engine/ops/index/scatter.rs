@@ -1,5 +1,6 @@
 //! Scatters without atomics: the sources are sorted by destination, then each destination is written once.
 
+use super::plan::{ReductionPlan, ReductionProblem};
 use crate::buffer::{Buffer, View};
 use crate::driver::Ptr;
 use crate::dtype::DType;
@@ -10,7 +11,6 @@ use crate::engine::ops::sort::radix::SortedPairs;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::ops::index::ScatterReduce;
-use crate::spec::BLOCK;
 use crate::spec::kernels::index::*;
 use crate::spec::kernels::sort::*;
 
@@ -48,9 +48,9 @@ pub(in crate::engine::ops) struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// Their reduction.
-    pub(in crate::engine::ops) fn reduction(&self, how: ScatterReduce) -> Scatter<'_> {
-        Scatter::new(&self.plan, [self.outer, self.inner], how, &self.src)
+    /// Their reduction, a variant of `op`.
+    pub(in crate::engine::ops) fn reduction(&self, op: &'static str, how: ScatterReduce) -> Scatter<'_> {
+        Scatter { op: Some(op), ..Scatter::new(&self.plan, [self.outer, self.inner], how, &self.src) }
     }
 }
 
@@ -73,6 +73,8 @@ pub(in crate::engine::ops) enum Value {
 /// A reduction of the sources of each destination; rows of `inner` elements, `outer` times.
 #[derive(Clone, Copy)]
 pub(in crate::engine::ops) struct Scatter<'a> {
+    /// The operation whose variant it is, `None` in one that has others of its own.
+    pub(in crate::engine::ops) op: Option<&'static str>,
     pub(in crate::engine::ops) plan: &'a Plan,
     pub(in crate::engine::ops) outer: usize,
     pub(in crate::engine::ops) inner: usize,
@@ -92,7 +94,7 @@ impl<'a> Scatter<'a> {
         how: ScatterReduce,
         src: &'a View<'a>,
     ) -> Self {
-        Scatter { plan, outer, inner, how, value: Value::Own, alpha: 1.0, src, tie: None }
+        Scatter { op: None, plan, outer, inner, how, value: Value::Own, alpha: 1.0, src, tie: None }
     }
 }
 
@@ -148,8 +150,6 @@ pub(in crate::engine::ops) fn number(how: ScatterReduce) -> i32 {
     }
 }
 
-/// Pairs of a block that reduces single cells (`GK_CELL_PAIRS`).
-const CELL_PAIRS: usize = 8 * BLOCK as usize;
 /// Elements of a thread that are on their way at a time (`GK_RADIX_DEPTH`, `GK_INDEX_DEPTH`).
 const DEPTH: usize = 4;
 /// Shortest rows of sources that are sorted one by one.
@@ -405,7 +405,7 @@ impl Engine {
 
     /// Reduces the sources of each destination in their order.
     pub(in crate::engine::ops) fn scatter_reduction(&self, r: &Scatter<'_>, to: Into<'_>) -> Result<()> {
-        let Scatter { plan: p, outer, inner, how, value, alpha, src, tie } = *r;
+        let Scatter { op, plan: p, outer, inner, how, value, alpha, src, tie } = *r;
         let dtype = src.dtype();
         let (y, stat, include) = match &to {
             Into::Tensor { y, include } => (Some(y), None, *include),
@@ -413,14 +413,10 @@ impl Engine {
         };
         let aligned = [Some(src), tie, y].into_iter().flatten().map(|v| v.layout().offset() * dtype.size());
         let wide = common_power(16, aligned.chain([inner * dtype.size()])) == 16;
-        let cells = outer * inner == 1;
         let columns = outer * inner / if wide { 16 / dtype.size() } else { 1 };
-        // Short enough for many threads, long enough that few destinations cross runs; a block's where rows are single cells.
-        let run = match p.n {
-            _ if cells => CELL_PAIRS,
-            n if n <= 64 => n,
-            _ => 16,
-        };
+        let problem = ReductionProblem { sources: p.n, row: outer * inner };
+        let plan = op.map_or_else(|| Ok(problem.by_rule()), |op| self.plan(op, &problem))?;
+        let run = plan.run();
         let runs = p.n.div_ceil(run);
         let part = |runs: usize| self.scratch(arithmetic(dtype), runs * outer * inner);
         let parts = if runs > 1 { Some((part(runs)?, part(runs)?)) } else { None };
@@ -453,13 +449,16 @@ impl Engine {
             include,
             alpha,
         };
-        if cells {
-            let args = args_from! { args => ScatterReduceCellsArgs
-                [keys positions src tie y stat head tail n limit wide_keys how value include alpha] {}
-            };
-            self.launch(&SCATTER_REDUCE_CELLS, dtype, "", Grid::Blocks([runs, 1, 1]), &args)?;
-        } else {
-            self.launch(&SCATTER_REDUCE, dtype, "", Grid::Stride(runs * columns), &args)?;
+        match plan {
+            ReductionPlan::Cells { .. } => {
+                let args = args_from! { args => ScatterReduceCellsArgs
+                    [keys positions src tie y stat head tail n limit wide_keys how value include alpha] {}
+                };
+                self.launch(&SCATTER_REDUCE_CELLS, dtype, "", Grid::Blocks([runs, 1, 1]), &args)?;
+            }
+            ReductionPlan::Rows { .. } => {
+                self.launch(&SCATTER_REDUCE, dtype, "", Grid::Stride(runs * columns), &args)?;
+            }
         }
         if runs == 1 {
             return Ok(());
