@@ -1,5 +1,5 @@
 /* Mixture of experts: the router and the movement of rows. Assignment t * k + j is choice j of token t; `perm` lists the assignments by expert,
- * `inverse` says where an assignment stands there (-1: nowhere). The order itself is made by moe/order.c.
+ * `inverse` says where an assignment stands there. The order itself is made by moe/order.c.
  * Launch: groups of `lanes` threads per token or row, looping over them. Arithmetic in gk_f. Sums in the order of the choices. Deterministic.
  */
 
@@ -148,11 +148,19 @@ GK_KERNEL(moe_gather)(GK_IN(gk_t, x), GK_IN(int, perm), GK_OUT(gk_t, y), GK_OUT(
     }
 }
 
-/* y[t] = sum over j of f * x[inverse[t * k + j]], f = weights[t, j] or 1. */
-GK_KERNEL(moe_combine)(GK_IN(gk_t, x), GK_IN(int, inverse), GK_IN(gk_t, weights), GK_OUT(gk_t, y), gk_i64 tokens, gk_i64 d, int k, int wide,
+/* Where assignment a of n stands in perm, -1 for nowhere: then `inverse` has any number. */
+GK_FN int gk_moe_place(GK_GLOBAL const int* inverse, GK_GLOBAL const int* perm, gk_i64 a, gk_i64 n)
+{
+    int at = inverse[a];
+    if (at < 0 || at >= n) return -1;
+    return perm[at] == a ? at : -1;
+}
+
+/* y[t] = sum over j of f * x[inverse[t * k + j]], f = weights[t, j] or 1; nothing for an assignment that perm does not have. */
+GK_KERNEL(moe_combine)(GK_IN(gk_t, x), GK_IN(int, inverse), GK_IN(int, perm), GK_IN(gk_t, weights), GK_OUT(gk_t, y), gk_i64 tokens, gk_i64 d, int k, int wide,
                        int lanes, int accumulate)
 {
-    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, inverse); GK_BIND_IN(gk_t, weights); GK_BIND_OUT(gk_t, y);
+    GK_BIND_IN(gk_t, x); GK_BIND_IN(int, inverse); GK_BIND_IN(int, perm); GK_BIND_IN(gk_t, weights); GK_BIND_OUT(gk_t, y);
     int per = GK_BLOCK / lanes, lane = gk_lid() % lanes;
     for (gk_i64 t = (gk_i64)gk_bid(0) * per + gk_lid() / lanes; t < tokens; t += (gk_i64)gk_nblocks(0) * per) {
         GK_GLOBAL gk_t* to = y + t * d;
@@ -161,7 +169,7 @@ GK_KERNEL(moe_combine)(GK_IN(gk_t, x), GK_IN(int, inverse), GK_IN(gk_t, weights)
                 gk_vec sum[GK_MOE_VECTORS], v[GK_MOE_VECTORS];
                 GK_UNROLL for (int i = 0; i < GK_MOE_VECTORS; i++) GK_UNROLL for (int u = 0; u < GK_W; u++) sum[i].v[u] = GK_R(0.0);
                 for (int j = 0; j < k; j++) {
-                    int at = inverse[t * k + j];
+                    int at = gk_moe_place(inverse, perm, t * k + j, tokens * k);
                     gk_f f = GK_R(1.0);
                     if (at < 0) continue;
                     if (weights) f = gk_load(weights, t * k + j);
@@ -174,7 +182,7 @@ GK_KERNEL(moe_combine)(GK_IN(gk_t, x), GK_IN(int, inverse), GK_IN(gk_t, weights)
             for (gk_i64 c = lane; c < d; c += lanes) {
                 gk_f sum = GK_R(0.0);
                 for (int j = 0; j < k; j++) {
-                    int at = inverse[t * k + j];
+                    int at = gk_moe_place(inverse, perm, t * k + j, tokens * k);
                     if (at < 0) continue;
                     gk_f f = GK_R(1.0);
                     if (weights) f = gk_load(weights, t * k + j);

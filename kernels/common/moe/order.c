@@ -1,14 +1,20 @@
 /* The order of assignments by expert: counts, offsets and a stable permutation. ids [n] hold experts 0 ... E - 1. One writer per element. */
 
-#define GK_MOE_EACH 16 /* ids of a thread per step */
+#define GK_MOE_EACH 16 /* neighbouring ids of a thread per step */
+/* Place of an id of a step in local memory: threads that read each their own have no bank conflicts. */
+#define GK_MOE_AT(i) ((i) + (i) / GK_MOE_EACH)
 
-/* The thread's ids of a step, -1 where there are none. */
-GK_FN void gk_moe_ids(int* v, GK_GLOBAL const int* ids, gk_i64 first, gk_i64 n)
+/* The thread's ids of the step from i0 on, -1 where there are none, by coalesced loads through local memory. */
+GK_FN void gk_moe_ids(int* v, GK_GLOBAL const int* ids, gk_i64 i0, gk_i64 n, GK_LOCAL_PTR int* room)
 {
+    GK_BARRIER();
     GK_UNROLL for (int u = 0; u < GK_MOE_EACH; u++) {
-        v[u] = -1;
-        if (first + u < n) v[u] = ids[first + u];
+        int i = u * GK_BLOCK + gk_lid(), id = -1;
+        if (i0 + i < n) id = ids[i0 + i];
+        room[GK_MOE_AT(i)] = id;
     }
+    GK_BARRIER();
+    GK_UNROLL for (int u = 0; u < GK_MOE_EACH; u++) v[u] = room[GK_MOE_AT(gk_lid() * GK_MOE_EACH) + u];
 }
 
 // Units: I32
@@ -18,11 +24,12 @@ GK_KERNEL(moe_order)(GK_IN(int, ids), GK_OUT(int, counts), GK_OUT(int, offsets),
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_LOCAL gk_u32 scan[GK_BLOCK];
+    GK_LOCAL int room[GK_MOE_AT(GK_BLOCK * GK_MOE_EACH)];
     GK_BIND_IN(int, ids); GK_BIND_OUT(int, counts); GK_BIND_OUT(int, offsets); GK_BIND_OUT(int, perm);
     for (int e = gk_bid(0); e < experts; e += gk_nblocks(0)) {
         int v[GK_MOE_EACH], before = 0, own = 0;
         for (gk_i64 i0 = 0; i0 < n; i0 += GK_BLOCK * GK_MOE_EACH) {
-            gk_moe_ids(v, ids, i0 + gk_lid() * GK_MOE_EACH, n);
+            gk_moe_ids(v, ids, i0, n, room);
             GK_UNROLL for (int u = 0; u < GK_MOE_EACH; u++) {
                 before += v[u] >= 0 && v[u] < e;
                 own += v[u] == e;
@@ -39,7 +46,7 @@ GK_KERNEL(moe_order)(GK_IN(int, ids), GK_OUT(int, counts), GK_OUT(int, offsets),
         for (gk_i64 i0 = 0; i0 < n; i0 += GK_BLOCK * GK_MOE_EACH) {
             gk_i64 first = i0 + gk_lid() * GK_MOE_EACH;
             gk_u32 c = 0u, total;
-            gk_moe_ids(v, ids, first, n);
+            gk_moe_ids(v, ids, i0, n, room);
             GK_UNROLL for (int u = 0; u < GK_MOE_EACH; u++) c += (gk_u32)(v[u] == e);
             gk_i64 at = base + (gk_i64)gk_block_scan(c, scan, &total) - (gk_i64)c;
             GK_UNROLL for (int u = 0; u < GK_MOE_EACH; u++)
@@ -49,7 +56,7 @@ GK_KERNEL(moe_order)(GK_IN(int, ids), GK_OUT(int, counts), GK_OUT(int, offsets),
     }
 }
 
-/* inverse[perm[i]] = i; an assignment out of range is reported. Launch: grid-stride. inverse holds -1 before. */
+/* inverse[perm[i]] = i; an assignment out of range is reported. Assignments that perm does not have keep what was there. Launch: grid-stride. */
 GK_KERNEL(moe_inverse)(GK_IN(int, perm), GK_OUT(int, inverse), GK_OUT(int, err), gk_i64 n, int code)
 {
     GK_BIND_IN(int, perm); GK_BIND_OUT(int, inverse); GK_BIND_OUT(int, err);

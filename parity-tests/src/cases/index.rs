@@ -306,12 +306,16 @@ pub(super) const ROWS: &[&[Kernel]] = &[
         )
         .bound(Sum)
         .sample(|s| {
-            let shape = [1 + s.below(6), 1 + s.below(6), 1 + s.below(20)];
+            // Rows of elements, or single cells, some of them in more than one block of sources.
+            let mut shape = vec![1 + s.below(6), 1 + s.below(6)];
+            if s.coin() {
+                shape.push(1 + s.below(20));
+            }
+            let n = if shape.len() == 2 && !s.small && s.coin() { s.below(1500) } else { s.below(9) };
             s.put("x", &shape, Any);
-            let n = s.below(9);
             s.ids("idx0", &[n, 1], shape[0]);
             s.ids("idx1", &[3], shape[1]);
-            s.put("v", &[n, 3, shape[2]], Any);
+            s.put("v", &[&[n, 3], &shape[2..]].concat(), Any);
             let acc = s.coin();
             s.arg("accumulate", acc);
         }),

@@ -11,13 +11,10 @@ use crate::ops::shape::ShapeOps;
 use crate::spec::kernels::moe::*;
 
 impl Engine {
-    /// `inverse[perm[i]] = i`.
+    /// `inverse[perm[i]] = i`; any number for an assignment that `perm` does not have.
     fn moe_inverse(&self, op: &'static str, perm: &View<'_>) -> Result<Buffer> {
         let n = perm.numel();
-        let mut inverse = self.scratch(DType::I32, n)?;
-        if n > 0 {
-            ShapeOps::fill(self, -1.0, inverse.view_mut())?;
-        }
+        let inverse = self.scratch(DType::I32, n)?;
         let args = MoeInverseArgs {
             perm: self.arg_in(perm),
             inverse: self.arg_in(&inverse.view()),
@@ -45,6 +42,7 @@ impl Engine {
         let args = MoeCombineArgs {
             x: self.arg_in(x),
             inverse: self.arg_in(&inverse.view()),
+            perm: self.arg_in(perm),
             weights: self.arg_opt(weights),
             y: self.arg_in(&v),
             tokens: long(t),

@@ -58,6 +58,7 @@ kernel_args! {
     MoeCombineArgs {
         x: In("gk_t"),
         inverse: In("int"),
+        perm: In("int"),
         weights: In("gk_t"),
         y: Out("gk_t"),
         tokens: I64,
