@@ -8,12 +8,13 @@ use trefoil::{BackendExt, Buffer, DType, Result};
 
 use crate::activation::ACTIVATIONS;
 use crate::case::{Case, CaseError, Operation, both, forward};
-use crate::{Context, F32, F32_BF16, Prepared, Problem, flops, prepared, problem};
+use crate::{BF16, Context, F32, F32_BF16, Prepared, Problem, flops, prepared, problem};
 
-/// `batch` products of m x k and k x n; the second operand is stored as n x k if `p` says so.
+/// `batch` products of m x k and k x n; operands are stored as k x m and n x k if `p` says so.
 fn product(cx: &Context<'_>, dt: DType, p: Gemm, [batch, m, n, k]: [usize; 4]) -> Result<Prepared> {
     let matrix = |r: usize, c: usize| if batch > 1 { vec![batch, r, c] } else { vec![r, c] };
-    let (a, b, c) = (matrix(m, k), if p.trans_b { matrix(n, k) } else { matrix(k, n) }, matrix(m, n));
+    let a = if p.trans_a { matrix(k, m) } else { matrix(m, k) };
+    let (b, c) = (if p.trans_b { matrix(n, k) } else { matrix(k, n) }, matrix(m, n));
     let moved = batch * (m * k + k * n + m * n) * dt.size();
     let sets = cx.sets(moved);
     let (x, w) = (cx.normal_sets(dt, batch * m * k, sets)?, cx.normal_sets(dt, batch * k * n, sets)?);
@@ -39,6 +40,12 @@ impl Linear {
     /// All matrices square, nothing saved.
     fn square(cx: &Context<'_>, act: Activation) -> Self {
         Linear { size: [cx.side(); 3], act, precision: Precision::Ieee, save: false }
+    }
+
+    /// The first layer of a feed-forward block, without its activation.
+    fn feed_forward(cx: &Context<'_>) -> Self {
+        let size = [cx.pick(256, 512, 8_192), cx.pick(512, 1_024, 4_096), cx.pick(512, 512, 1_024)];
+        Linear { size, ..Linear::square(cx, Activation::Identity) }
     }
 
     fn of_case(c: &Case) -> Result<Self, CaseError> {
@@ -112,6 +119,11 @@ pub(super) const PROBLEMS: &[Problem] = &[
     problem("gemm", "linear_bias_gelu", F32_BF16, |cx, dt| {
         Linear::square(cx, Activation::Gelu).forward(cx, dt)
     }),
+    problem("gemm", "feed_forward", BF16, |cx, dt| Linear::feed_forward(cx).forward(cx, dt)),
+    problem("gemm", "weight_gradient", BF16, |cx, dt| {
+        let [m, n, k] = Linear::feed_forward(cx).size;
+        product(cx, dt, Gemm::new().trans(true, false), [1, k, n, m])
+    }),
     problem("gemm", "batched_64", F32_BF16, |cx, dt| {
         // The products of attention: many small ones.
         product(cx, dt, LINEAR, [(cx.side() / 16).max(1), 64, 64, 64])
@@ -123,6 +135,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
     problem("gemm_bwd", "linear_bias", F32_BF16, |cx, dt| {
         Linear::square(cx, Activation::Identity).backward(cx, dt)
     }),
+    problem("gemm_bwd", "feed_forward", BF16, |cx, dt| Linear::feed_forward(cx).backward(cx, dt)),
     problem("gemm_bwd", "linear_relu", F32, |cx, dt| Linear::square(cx, Activation::Relu).backward(cx, dt)),
     problem("gemm_bwd", "few_inputs", F32, |cx, dt| {
         let size = [cx.pick(8_192, 16_384, 204_800), 64, 8];
@@ -157,6 +170,10 @@ pub(super) const PROBLEMS: &[Problem] = &[
     }),
     problem("gemm_ragged_bwd", "eight_groups", F32_BF16, |cx, dt| eight_gradients(cx, dt, false)),
     problem("gemm_ragged_bwd", "eight_groups_bias", F32_BF16, |cx, dt| eight_gradients(cx, dt, true)),
+    problem("gemm_ragged_bwd", "experts", BF16, |cx, dt| {
+        let (rows, columns) = (cx.pick(256, 512, 8_192), cx.pick(512, 512, 4_096));
+        group_gradients(cx, dt, false, 8, [rows, cx.pick(128, 128, 1_024), columns])
+    }),
     problem("gemm_ragged_bwd", "groups_of_ten", F32, |cx, dt| {
         let rows = cx.pick(640, 6_400, 204_800);
         let (groups, k, n) = (rows / 10, 64, 16);
@@ -217,15 +234,25 @@ fn eight_groups(cx: &Context<'_>, dt: DType, trans_b: bool) -> Result<Prepared> 
 
 /// The gradients of the matrices of `eight_groups`, and of as many biases.
 fn eight_gradients(cx: &Context<'_>, dt: DType, bias: bool) -> Result<Prepared> {
-    let (s, groups) = (cx.side(), 8);
-    let k = s / 4;
-    let (x, dz, mut dw) = (cx.normal(dt, s * k)?, cx.normal(dt, s * k)?, cx.empty(dt, groups * k * k)?);
-    let (mut db, offsets) = (cx.empty(dt, groups * k)?, even(cx, groups, s)?);
-    flops(2 * s * k * k, move |g| {
-        let dw = dw.shaped_mut(&[groups, k, k])?.grad(false);
-        let mut io = GemmRaggedBwd::new(dz.shaped(&[s, k])?, x.shaped(&[s, k])?, offsets.view(), dw);
+    group_gradients(cx, dt, bias, 8, [cx.side(), cx.side() / 4, cx.side() / 4])
+}
+
+/// The gradient of the matrices [k, n] of equal groups of rows.
+fn group_gradients(
+    cx: &Context<'_>,
+    dt: DType,
+    bias: bool,
+    groups: usize,
+    [rows, k, n]: [usize; 3],
+) -> Result<Prepared> {
+    let (x, dz) = (cx.normal(dt, rows * k)?, cx.normal(dt, rows * n)?);
+    let (mut dw, mut db) = (cx.empty(dt, groups * k * n)?, cx.empty(dt, groups * n)?);
+    let offsets = even(cx, groups, rows)?;
+    flops(2 * rows * k * n, move |g| {
+        let dw = dw.shaped_mut(&[groups, k, n])?.grad(false);
+        let mut io = GemmRaggedBwd::new(dz.shaped(&[rows, n])?, x.shaped(&[rows, k])?, offsets.view(), dw);
         if bias {
-            io = io.dbias(db.shaped_mut(&[groups, k])?);
+            io = io.dbias(db.shaped_mut(&[groups, n])?);
         }
         g.gemm_ragged_bwd(&Gemm::new(), io)
     })

@@ -100,6 +100,7 @@ impl Prepared {
 
 const F32: &[DType] = &[DType::F32];
 const F32_BF16: &[DType] = &[DType::F32, DType::Bf16];
+const BF16: &[DType] = &[DType::Bf16];
 
 /// A problem with its bytes and floating-point operations; `run` gets the number of the run.
 fn prepared(

@@ -3,9 +3,7 @@
 use trefoil::DType;
 use trefoil::ops::quantized::{Fp8, GemmFp8, GemmW8A8, QuantFormat, QuantWeight};
 
-use crate::{Context, F32, F32_BF16, Problem, bytes, flops, problem};
-
-const BF16: &[DType] = &[DType::Bf16];
+use crate::{BF16, Context, F32, F32_BF16, Problem, bytes, flops, problem};
 
 /// Rows, columns and length of a product.
 fn sides(cx: &Context<'_>) -> [usize; 3] {
