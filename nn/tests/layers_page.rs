@@ -80,7 +80,7 @@ fn page(all: &[(String, Results)]) -> String {
         text += &format!("Backend `{backend}`: {}, {}: {passed} of {of} checks passed", r.device, r.date);
         let mut apart: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         r.apart.iter().for_each(|(layer, ran)| apart.entry(ran).or_default().push(format!("`{layer}`")));
-        apart.iter().for_each(|(ran, layers)| text += &format!(";\n{} on {ran}", layers.join(", ")));
+        apart.iter().for_each(|(ran, layers)| text += &format!(";\n{} on {ran}", in_lines(layers)));
         text += ".\n\n";
     }
     text += "| layer | `type` | PyTorch |";
@@ -97,8 +97,12 @@ fn page(all: &[(String, Results)]) -> String {
     }
     let others: Vec<String> =
         LAYERS.iter().filter(|l| l.entry == 0).map(|l| format!("`{}`", l.name)).collect();
-    let lines: Vec<String> = others.chunks(4).map(|names| names.join(", ")).collect();
-    text + &format!("\nFurther types, tested without suites of their own: {}.\n", lines.join(",\n"))
+    text + &format!("\nFurther types, tested without suites of their own: {}.\n", in_lines(&others))
+}
+
+/// Names with commas, four in a line.
+fn in_lines(names: &[String]) -> String {
+    names.chunks(4).map(|line| line.join(", ")).collect::<Vec<_>>().join(",\n")
 }
 
 #[test]
