@@ -80,7 +80,7 @@ fn maps_of_tensors_describe_operands() {
         _ => None,
     });
     let (entry, args, config) = launched.unwrap();
-    assert_eq!((entry.as_str(), config.grid, config.block), ("gemm_specialized_nt", [4, 1, 1], [384, 1, 1]));
+    assert_eq!((entry.as_str(), config.grid, config.block), ("gemm_wide_nt", [4, 1, 1], [384, 1, 1]));
     let (OwnedArg::Map(a), OwnedArg::Map(b)) = (&args[0], &args[1]) else { panic!("{args:?}") };
     assert_eq!((a.shape, a.strides, a.place.1), ([64, 400, 2], [128, 400 * 128], 0));
     assert_eq!((b.shape, b.strides, b.place.1), ([64, 264, 1], [160, 160], 16));

@@ -1,4 +1,4 @@
-/* attention/matrix.c with warps of different work, for f16 and bf16 (FlashAttention-3: Shah et al., 2024, arXiv 2407.08608). Where the dialect has no
+/* attention/matrix.c, warp-specialised, for f16 and bf16 (FlashAttention-3: Shah et al., 2024, arXiv 2407.08608). Where the dialect has no
  * groups of warps (GK_WARP_GROUPS, prelude/matrix_wgmma.h), the file is empty.
  *
  * A block has three groups of four warps: two multiply, for 64 queries each, and take turns at it, so that the softmax of one passes under the products

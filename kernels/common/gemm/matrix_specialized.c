@@ -1,10 +1,9 @@
-/* Products of f16 and bf16 by warps of different work, with copies by the tensor memory accelerator (CUTLASS calls the schedule ping-pong): dense ones
- * (formula and epilogue: gemm.c), those by groups of rows and the gradient of their matrices (ragged.c, ragged_bwd.c). Where the dialect has no tensor maps
- * (GK_TENSOR_MAPS, cuda/tensor_map.h), the file is empty. Which tiles a block takes: warp_specialized.h.
+/* Warp-specialised products of f16 and bf16 for sm_90a with tiles of 128 x 128 (CUTLASS calls the schedule ping-pong): dense ones (formula and epilogue:
+ * gemm.c), grouped ones (ragged.c) and the gradient of their matrices (ragged_bwd.c). Tile scheduler and producer: warp_specialized.h. Empty without tensor
+ * maps (GK_TENSOR_MAPS, cuda/tensor_map.h).
  *
- * A block has three groups of four warps: one thread of the third copies stages of 64 terms of both operands to local memory, as far ahead as there is
- * room; the two others take tiles of 128 x 128 results in turn, so that the epilogue of one tile passes under the products of the next. Sums are float, in
- * the order of terms. Deterministic.
+ * Three warpgroups: one thread of the third is the producer (TMA), the two others are consumers and take tiles in turn, so that the epilogue of one tile
+ * overlaps the main loop of the next. Accumulates in f32, in order of k. Deterministic.
  */
 #include "common/prelude/matrix.h"
 #include "cuda/tensor_map.h"
@@ -14,14 +13,14 @@
 #define GK_BLOCK 384
 #define GK_GEMM_COLUMNS 128
 #define GK_GEMM_STAGES 6
-/* Of each block one group of four warps. */
+/* One consumer warpgroup of each block. */
 #define GK_GATE_ARRIVALS 8
 #include "warp_specialized.h"
 
-/* Where a tensor's matrices lie: steps from row to row and from matrix to matrix; columns lie side by side. */
+/* Strides of a tensor by row and by matrix; columns are contiguous. */
 typedef struct { gk_i64 row, batch; } gk_pitch;
 
-/* What a product has beside its maps. Operands of the epilogue that are not needed are null. `bias_group` is the step from group to group of the bias. */
+/* A product beside its tensor maps. Epilogue operands that are not needed are null. `bias_group`: stride of the bias by group. */
 typedef struct {
     GK_GLOBAL const gk_o *c, *residual;
     GK_GLOBAL const gk_t *bias, *scale;
@@ -33,14 +32,15 @@ typedef struct {
     gk_f alpha, beta, p;
 } gk_product;
 
-/* Sums of a warp that wait in local memory for the epilogue: 16 rows of 64 columns. */
+/* Accumulators of a warp on their way through shared memory in the epilogue: 16 rows of 64 columns. */
 #define GK_SPILL_ROWS 16
 #define GK_SPILL_COLUMNS 64
 #define GK_SPILL_CHUNKS (GK_SPILL_ROWS * GK_SPILL_COLUMNS / 4)
 #define GK_LOCAL_CHUNKS (GK_GEMM_STAGES * GK_GEMM_STAGE_CHUNKS + GK_CONSUMERS / 32 * GK_SPILL_CHUNKS)
-/* ---- the groups that multiply ------------------------------------------------------------------------------------------------------------- */
 
-/* sums = or += a stage's products: instruction by instruction, for `parts` halves of the rows. */
+/* ---- consumers ------------------------------------------------------------------------------------------------------------- */
+
+/* Issues the wgmma of one stage for `parts` halves of the rows; fresh: sums = instead of +=. */
 GK_FN void gk_stage_begin(float (*sums)[16][4], gk_u32 stage, const int at, const int bt, int fresh, const int parts)
 {
     gk_u32 left = gk_uniform(gk_wgmma_tile(stage, 64)), right = gk_uniform(gk_wgmma_tile(stage + 2u * GK_BOX_BYTES, 64));
@@ -53,7 +53,7 @@ GK_FN void gk_stage_begin(float (*sums)[16][4], gk_u32 stage, const int at, cons
     GK_WGMMA_END();
 }
 
-/* Sums of a tile's first `parts` halves, the others 0, when the group's turn has come; n stages came before. */
+/* Accumulators of a tile's first `parts` halves, the others 0, when it is the warpgroup's turn; n: stages before it. */
 GK_FN void gk_multiply(float (*sums)[16][4], const gk_places* l, GK_LOCAL_PTR gk_raw16* stages, gk_u32 n, gk_job j, const int at, const int bt, int group,
                        const int kind, const int parts)
 {

@@ -53,11 +53,11 @@ GK_FN gk_extents gk_extents_of(const gk_dims* size, GK_GLOBAL const int* offsets
     return e;
 }
 
-/* A tile: its first row and column, the end of its rows, the matrices that it has results in and operands from, its terms, and whether its rows belong to
- * no group: then it is 0. Without rows it is none. */
+/* A tile of work: its first row and column, the end of its rows, the matrices of Y, A and B, its range of k, and whether its rows belong to no group (then
+ * it is 0). end = 0: no more work. */
 typedef struct { int m0, end, n0, y, a, b, first_term, terms, none; } gk_job;
 
-/* The pairs of tiles of a product: tiles of rows, of them those of at most half the rows (by groups, where they end one), and pairs in a tile of rows. */
+/* Pairs of tiles of a product: row tiles, grouped products' row tiles of at most 64 rows, and pairs across the columns. */
 typedef struct { int whole, halves, across; } gk_pairs;
 
 GK_FN gk_pairs gk_pairs_of(const gk_extents* e, const int kind)
@@ -72,7 +72,7 @@ GK_FN gk_pairs gk_pairs_of(const gk_extents* e, const int kind)
     return r;
 }
 
-/* Pair number `turn` of those of this block's cluster, -1 behind the last. Halves come last, two of them to each cluster that has one pair less. */
+/* Pair number `turn` of this block's cluster, -1 after the last. Halves are last, two of them for each cluster that has one pair less. */
 GK_FN int gk_pair_of(gk_pairs n, int turn, int batches)
 {
     int clusters = gk_nblocks(0) / 2, c = gk_bid(0) / 2, whole = n.whole * n.across * batches, t = c + turn * clusters;
@@ -83,7 +83,7 @@ GK_FN int gk_pair_of(gk_pairs n, int turn, int batches)
     return short_one < n.halves * n.across ? whole + short_one : -1;
 }
 
-/* The job of the block of this rank in its cluster. */
+/* The tile of the block of this rank in its cluster. */
 GK_FN gk_job gk_job_of(const gk_extents* e, gk_pairs n, int turn, int rank, const int kind)
 {
     gk_job j;
@@ -115,7 +115,7 @@ GK_FN gk_job gk_job_of(const gk_extents* e, gk_pairs n, int turn, int rank, cons
 }
 #define GK_STAGES_OF(job) (((job).terms + GK_GEMM_TERMS - 1) / GK_GEMM_TERMS)
 
-/* The same; by groups of rows, whose search takes long, from those that were found before. */
+/* The same; grouped products, whose search takes long, read those that were looked up before. */
 GK_FN gk_job gk_next_job(const gk_extents* e, gk_pairs n, GK_LOCAL_PTR const gk_job* jobs, int turn, int rank, const int kind)
 {
     return kind == GK_BY_ROWS && turn < GK_GEMM_JOBS ? jobs[turn] : gk_job_of(e, n, turn, rank, kind);

@@ -1,4 +1,4 @@
-//! The launches of a product: tiles with split sums, warps of different work, the epilogue.
+//! The launches of a product: tiles with split sums, warp-specialised kernels, the epilogue.
 
 use super::plan::{Form, SKINNY, Tile};
 use super::product::{MatrixOperand, Product};
@@ -21,7 +21,7 @@ fn tile_kernel(tile: Tile) -> &'static Kernel<GemmTileArgs> {
     }
 }
 
-/// Maps of both operands for kernels of warps of different work, and whether each has a matrix for every batch.
+/// Tensor maps of both operands for warp-specialised kernels, and whether each has a matrix for every batch.
 fn maps(q: &Product, form: Form) -> ([TensorMap; 2], [bool; 2]) {
     let (e, [a_columns, b_columns]) = (q.e, [form == Form::Tn, form == Form::Nt]);
     let batches = |t: MatrixOperand| if t.steps[2] == 0 { 1 } else { e.batch };
@@ -84,7 +84,7 @@ impl Engine {
         }
     }
 
-    /// Runs the kernel of warps of different work with tiles of 256 columns.
+    /// Runs the warp-specialised kernel with tiles of 256 columns.
     pub(super) fn wide(&self, q: &Product, form: Form, grid: Grid) -> Result<()> {
         let (e, ([a, b], [ab, bb])) = (q.e, maps(q, form));
         let args = GemmWideArgs {
@@ -105,7 +105,7 @@ impl Engine {
         self.launch(kernel, q.dtype, "", grid, &args)
     }
 
-    /// Runs the kernel of warps of different work.
+    /// Runs the warp-specialised kernel with tiles of 128 columns and all epilogues.
     pub(super) fn specialized(&self, q: &Product, form: Form, grid: Grid) -> Result<()> {
         let (e, ([a, b], [ab, bb])) = (q.e, maps(q, form));
         let places = |t: Option<MatrixOperand>| t.map_or([0; 2], |t| [t.steps[0], t.steps[2]]);

@@ -115,7 +115,7 @@ pub(crate) enum GemmPlan {
     Parts,
     /// By the vendor's library.
     Vendor,
-    /// On matrix cores by warps of different work.
+    /// By a warp-specialised kernel on matrix cores.
     Specialized(Form, Grid),
     /// The same with tiles of [`WIDE`] columns.
     Wide(Form, Grid),
@@ -154,9 +154,9 @@ pub(crate) fn specialized_grid(
     Ok(Grid::BlocksOf { blocks: 2 * clusters, threads: 384, local })
 }
 
-/// Whether pairs of tiles of [`WIDE`] columns take less time than the larger number of pairs of [`MATRIX_SIDE`], where the device has all its blocks take
-/// one pair after the other: 0.93 of the time of two (H200; 102 and 111 us for 8,192 x 4,096 x 1,024, 27 and 29 for 2,048 x 2,048 x 2,048, 187 and 201 for
-/// 4,096 x 4,096 x 4,096).
+/// Whether pairs of tiles of [`WIDE`] columns take less time than the larger number of pairs of [`MATRIX_SIDE`]: the blocks of the device take one pair
+/// after the other, and a wide pair takes 0.93 times as long as two others (H200; 102 and 111 us for 8,192 x 4,096 x 1,024, 27 and 29 for 2,048 x 2,048 x
+/// 2,048, 187 and 201 for 4,096 x 4,096 x 4,096).
 pub(super) fn wide_is_faster([down, n, batch]: [usize; 3], caps: &Caps) -> bool {
     let clusters = (caps.compute_units as usize / 2).max(1);
     let turns = |columns: usize| {
@@ -244,7 +244,7 @@ impl GemmProblem<'_> {
         Ok(GemmPlan::Vendor)
     }
 
-    /// By warps of different work, with tiles of so many columns.
+    /// By a warp-specialised kernel with tiles of so many columns.
     fn specialized(&self, columns: usize, caps: &Caps) -> Result<GemmPlan, Reason> {
         let (e, form) = (self.e, self.form?);
         if !self.rows {

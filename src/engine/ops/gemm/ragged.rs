@@ -25,7 +25,7 @@ fn of_groups(v: &View<'_>, trans: bool) -> MatrixOperand {
     m
 }
 
-/// Arguments of the kernels of warps of different work for a product alone: nothing is added to it, no activation, no second output.
+/// Arguments of the warp-specialised kernels for a product alone: nothing is added to it, no activation, no second output.
 fn specialized_args(
     [a, b]: [TensorMap; 2],
     y: MatrixOperand,

@@ -102,7 +102,7 @@ pub(crate) struct RaggedForward(pub(super) RaggedProblem);
 /// How a product by groups runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RaggedPlan {
-    /// On matrix cores by warps of different work.
+    /// By a warp-specialised kernel on matrix cores.
     Specialized(Grid),
     /// The same with tiles of [`WIDE`] columns.
     Wide(Grid),
