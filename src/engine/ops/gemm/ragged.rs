@@ -84,14 +84,7 @@ impl Ragged<'_> {
         let rows = [a.steps[0], row, group, y.steps[0], z.steps[0], e.n, e.k].into_iter().all(whole);
         let aligned = a.aligned && b.aligned && y.aligned && z.aligned && inner && rows;
         let same_dtype = self.out == *dtype;
-        RaggedForward(RaggedProblem {
-            e: *e,
-            rows: e.m,
-            dtype: *dtype,
-            same_dtype,
-            aligned,
-            accumulate: false,
-        })
+        RaggedForward(RaggedProblem { e: *e, rows: e.m, dtype: *dtype, same_dtype, aligned })
     }
 
     fn z(&self) -> (Ptr, [usize; 3]) {
@@ -163,19 +156,15 @@ impl Engine {
     /// The variant that serves eight groups of 4096 rows in all with matrices of 1024 x 1024 in bf16.
     pub(crate) fn explain_ragged(&self, op: &'static str) -> Result<Choice> {
         let e = Extents { batch: 8, m: 4096, n: 1024, k: 1024 };
-        let p = RaggedProblem {
-            e,
-            rows: 4096,
-            dtype: DType::Bf16,
-            same_dtype: true,
-            aligned: true,
-            accumulate: false,
-        };
+        let p = RaggedProblem { e, rows: 4096, dtype: DType::Bf16, same_dtype: true, aligned: true };
         match op {
             "gemm_ragged" => self.explain_problem(op, &RaggedForward(p)),
             _ => self.explain_problem(
                 op,
-                &RaggedBackward(RaggedProblem { e: Extents { m: 1024, k: 4096, ..e }, ..p }),
+                &RaggedBackward {
+                    p: RaggedProblem { e: Extents { m: 1024, k: 4096, ..e }, ..p },
+                    accumulate: false,
+                },
             ),
         }
     }
@@ -280,14 +269,8 @@ impl Engine {
         let whole = |n: usize| (n * dt.size()).is_multiple_of(16);
         let aligned = [left, right, d].iter().all(|m| m.aligned && m.steps[1] == 1 && whole(m.steps[0]))
             && [d.steps[2], e.m, e.n].into_iter().all(whole);
-        let problem = RaggedBackward(RaggedProblem {
-            e,
-            rows: e.k,
-            dtype: dt,
-            same_dtype: true,
-            aligned,
-            accumulate: io.db.accumulate,
-        });
+        let of = RaggedProblem { e, rows: e.k, dtype: dt, same_dtype: true, aligned };
+        let problem = RaggedBackward { p: of, accumulate: io.db.accumulate };
         let plan = self.plan(op, &problem)?;
         let (offsets, err, code) = (self.arg_in(&io.offsets), self.arg_error(), code_of_op(op));
         let (alpha, accumulate) = (p.alpha, i32::from(io.db.accumulate));

@@ -33,8 +33,6 @@ pub(crate) struct RaggedProblem {
     pub(super) same_dtype: bool,
     /// Whether rows of all operands are whole items of 16 bytes at multiples of 16 bytes.
     pub(super) aligned: bool,
-    /// Whether results are added to what is there.
-    pub(super) accumulate: bool,
 }
 
 impl RaggedProblem {
@@ -163,7 +161,11 @@ impl Problem for RaggedForward {
 
 /// The gradient of the matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct RaggedBackward(pub(super) RaggedProblem);
+pub(crate) struct RaggedBackward {
+    pub(super) p: RaggedProblem,
+    /// Whether it is added to what is there.
+    pub(super) accumulate: bool,
+}
 
 impl Problem for RaggedBackward {
     type Plan = RaggedPlan;
@@ -177,16 +179,16 @@ impl Problem for RaggedBackward {
     ];
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<RaggedPlan, Reason> {
-        let e = self.0.e;
+        let e = self.p.e;
         let down = e.m.div_ceil(MATRIX_SIDE);
         let tiles =
             |rows, columns| e.m.div_ceil(rows).saturating_mul(e.n.div_ceil(columns)).saturating_mul(e.batch);
         Ok(match variant {
-            0 if self.0.accumulate => return Err("results are added to what is there".into()),
-            0 => RaggedPlan::Wide(self.0.specialized(WIDE, down, e.batch, caps)?),
-            1 => RaggedPlan::Specialized(self.0.specialized(MATRIX_SIDE, down, e.batch, caps)?),
+            0 if self.accumulate => return Err("results are added to what is there".into()),
+            0 => RaggedPlan::Wide(self.p.specialized(WIDE, down, e.batch, caps)?),
+            1 => RaggedPlan::Specialized(self.p.specialized(MATRIX_SIDE, down, e.batch, caps)?),
             2 => {
-                let (columns, local) = self.0.matrix_tile(caps)?;
+                let (columns, local) = self.p.matrix_tile(caps)?;
                 RaggedPlan::MatrixCores(Grid::BlocksWithLocal([tiles(MATRIX_SIDE, columns), 1, 1], local))
             }
             3 => RaggedPlan::ByGroup(Grid::Blocks([tiles(SIDE, columns(e.n)), 1, 1])),
@@ -197,10 +199,10 @@ impl Problem for RaggedBackward {
     fn prefers(&self, variant: usize, caps: &Caps) -> bool {
         match variant {
             0 => {
-                let e = self.0.e;
-                wide_is_faster([e.m.div_ceil(MATRIX_SIDE), e.n, e.batch], caps) && self.0.prefers(0, caps)
+                let e = self.p.e;
+                wide_is_faster([e.m.div_ceil(MATRIX_SIDE), e.n, e.batch], caps) && self.p.prefers(0, caps)
             }
-            _ => self.0.prefers(variant - 1, caps),
+            _ => self.p.prefers(variant - 1, caps),
         }
     }
 }
@@ -217,14 +219,7 @@ mod tests {
 
     fn problem() -> RaggedProblem {
         let e = Extents { batch: 8, m: 1000, n: 200, k: 64 };
-        RaggedProblem {
-            e,
-            rows: 1000,
-            dtype: DType::Bf16,
-            same_dtype: true,
-            aligned: true,
-            accumulate: false,
-        }
+        RaggedProblem { e, rows: 1000, dtype: DType::Bf16, same_dtype: true, aligned: true }
     }
 
     #[test]
@@ -256,7 +251,11 @@ mod tests {
             RaggedProblem { aligned: false, ..p.0 },
         ] {
             assert_eq!(chosen(&RaggedForward(other), &hopper), PORTABLE, "{other:?}");
-            assert_eq!(chosen(&RaggedBackward(other), &hopper), PORTABLE, "{other:?}");
+            assert_eq!(
+                chosen(&RaggedBackward { p: other, accumulate: false }, &hopper),
+                PORTABLE,
+                "{other:?}"
+            );
         }
     }
 
@@ -265,7 +264,7 @@ mod tests {
         let e = Extents { batch: 20_000, m: 200_000, n: 64, k: 16 };
         let p = RaggedProblem { e, rows: 200_000, ..problem() };
         assert_eq!(chosen(&RaggedForward(p), &hopper()), "by_rows");
-        assert_eq!(chosen(&RaggedBackward(p), &hopper()), "by_group");
+        assert_eq!(chosen(&RaggedBackward { p, accumulate: false }, &hopper()), "by_group");
         // A few hundred experts with enough rows do not.
         let experts = Extents { batch: 256, ..e };
         assert_eq!(chosen(&RaggedForward(RaggedProblem { e: experts, ..p }), &hopper()), "matrix_cores");
@@ -283,19 +282,19 @@ mod tests {
 
     #[test]
     fn gradients_have_a_block_per_tile_of_each_matrix() {
-        let p = RaggedBackward(problem());
+        let p = RaggedBackward { p: problem(), accumulate: false };
         let local = Grid::BlocksWithLocal([8 * 8 * 2, 1, 1], 96 << 10);
         assert_eq!(p.plan(2, &hopper()), Ok(RaggedPlan::MatrixCores(local)));
         assert_eq!(p.plan(3, &gpu()), Ok(RaggedPlan::ByGroup(Grid::Blocks([16 * 4 * 8, 1, 1]))));
         assert_eq!(p.plan(4, &gpu()), Ok(RaggedPlan::Tiles(Grid::Blocks([16 * 4 * 8, 1, 1]))));
         let maps = Caps { tensor_maps: true, compute_units: 132, ..hopper() };
         let wide = Grid::BlocksOf { blocks: 132, threads: 384, local: 216_064 };
-        let p = RaggedBackward(RaggedProblem { e: Extents { n: 1024, ..p.0.e }, ..p.0 });
+        let p = RaggedBackward { p: RaggedProblem { e: Extents { n: 1024, ..p.p.e }, ..p.p }, ..p };
         assert_eq!(
             (chosen(&p, &maps), p.plan(0, &maps)),
             ("warp_specialized_256", Ok(RaggedPlan::Wide(wide)))
         );
-        let added = RaggedBackward(RaggedProblem { accumulate: true, ..p.0 });
+        let added = RaggedBackward { accumulate: true, ..p };
         assert_eq!(chosen(&added, &maps), "warp_specialized");
     }
 }

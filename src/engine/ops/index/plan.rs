@@ -36,9 +36,13 @@ impl ReductionPlan {
 impl ReductionProblem {
     /// The plan by rule, for operations whose own variants are others.
     pub(in crate::engine::ops) fn by_rule(&self) -> ReductionPlan {
+        self.cells().unwrap_or_else(|_| self.rows())
+    }
+
+    fn cells(&self) -> Result<ReductionPlan, Reason> {
         match self.row {
-            1 => ReductionPlan::Cells { run: CELL_PAIRS },
-            _ => self.rows(),
+            1 => Ok(ReductionPlan::Cells { run: CELL_PAIRS }),
+            row => Err(format!("sources are rows of {row} elements").into()),
         }
     }
 
@@ -57,11 +61,7 @@ impl Problem for ReductionProblem {
     ];
 
     fn plan(&self, variant: usize, _: &Caps) -> Result<ReductionPlan, Reason> {
-        match (variant, self.row) {
-            (0, 1) => Ok(ReductionPlan::Cells { run: CELL_PAIRS }),
-            (0, row) => Err(format!("sources are rows of {row} elements").into()),
-            _ => Ok(self.rows()),
-        }
+        if variant == 0 { self.cells() } else { Ok(self.rows()) }
     }
 }
 
