@@ -44,13 +44,22 @@ fn counted(family: &str) -> Vec<(String, Counts)> {
     devices().into_iter().map(on).collect()
 }
 
-/// The results in a file with those of some layers in place of theirs, which ran apart from the others.
-fn merged(path: &Path, layers: BTreeMap<String, BTreeMap<&'static str, [u32; 2]>>, ran: &str) -> Value {
+/// The results in a file with those of some layers in place of theirs, which ran apart from the others; not apart if all have run on this device and day.
+fn merged(
+    path: &Path,
+    layers: BTreeMap<String, BTreeMap<&'static str, [u32; 2]>>,
+    [device, date]: [&str; 2],
+) -> Value {
     let text = std::fs::read_to_string(path).expect("results of all layers");
     let mut json: Value = serde_json::from_str(&text).unwrap();
+    let ran: Value = format!("{device}, {date}").into();
     for (layer, checks) in layers {
-        json["apart"][&layer] = ran.into();
+        json["apart"][&layer] = ran.clone();
         json["layers"][&layer] = json!(checks);
+    }
+    let all = json["layers"].as_object().unwrap();
+    if all.keys().all(|layer| json["apart"][layer] == ran) {
+        json = json!({ "device": device, "date": date, "layers": all });
     }
     json
 }
@@ -85,7 +94,7 @@ fn report() {
         let path = results.join(format!("layers-{backend}.json"));
         let json = match &wanted {
             None => json!({ "device": device, "date": date, "layers": layers }),
-            Some(_) => merged(&path, layers, &format!("{device}, {date}")),
+            Some(_) => merged(&path, layers, [&device, &date]),
         };
         std::fs::write(&path, serde_json::to_string_pretty(&json).unwrap() + "\n").unwrap();
         println!("{}", path.display());
