@@ -1,11 +1,11 @@
 //! Activations, gated units, PReLU.
 
-use trefoil::ops::activation::{Activation, GatedGrad, GatedInput, Saved};
-use trefoil::{DType, Result};
+use trefoil::ops::activation::{Activation, ActivationBiasBwd, GatedGrad, GatedInput, Saved};
+use trefoil::{BackendExt, DType, Result};
 
 use crate::case::{Operation, both};
 use crate::norm::images;
-use crate::{Context, F32, F32_BF16, Prepared, Problem, bytes, prepared, problem};
+use crate::{BF16, Context, F32, F32_BF16, Prepared, Problem, bytes, prepared, problem};
 
 /// The activations that a case can name.
 pub(crate) const ACTIVATIONS: &[(&str, Activation)] = &[
@@ -71,6 +71,11 @@ pub(super) const PROBLEMS: &[Problem] = &[
             g.gated_bwd(Activation::Swish { beta: 1.0 }, dy.view(), input, grads)
         })
     }),
+    problem("activation_bias_bwd", "gelu", F32_BF16, |cx, dt| bias_gradients(cx, dt, Activation::Gelu, 1)),
+    problem("activation_bias_bwd", "relu", F32_BF16, |cx, dt| bias_gradients(cx, dt, Activation::Relu, 1)),
+    problem("activation_bias_bwd", "gelu_of_eight_groups", BF16, |cx, dt| {
+        bias_gradients(cx, dt, Activation::Gelu, 8)
+    }),
     problem("prelu", "channels", F32, |cx, dt| {
         let [n, c, s] = images(cx);
         let (x, a, mut y) = (cx.normal(dt, n * c * s)?, cx.positive(dt, c)?, cx.empty(dt, n * c * s)?);
@@ -99,6 +104,22 @@ pub(super) const PROBLEMS: &[Problem] = &[
         })
     }),
 ];
+
+/// Gradients of rows of 4,096 elements, in equal groups if in more than one.
+fn bias_gradients(cx: &Context<'_>, dt: DType, act: Activation, groups: usize) -> Result<Prepared> {
+    let (rows, n) = (cx.pick(64, 256, 8_192), cx.pick(64, 512, 4_096));
+    let (dy, saved) = (cx.normal(dt, rows * n)?, cx.normal(dt, rows * n)?);
+    let (mut dx, mut dbias) = (cx.empty(dt, rows * n)?, cx.empty(dt, groups * n)?);
+    let bounds: Vec<i32> = (0..=groups).map(|g| (g * rows / groups) as i32).collect();
+    let offsets = if groups > 1 { Some(cx.gpu.upload(&bounds)?) } else { None };
+    bytes(3 * rows * n * dt.size(), move |g| {
+        let (dy, saved) = (dy.shaped(&[rows, n])?, act.saved(saved.shaped(&[rows, n])?));
+        let shape = [groups, n];
+        let dbias = dbias.shaped_mut(if groups > 1 { &shape } else { &shape[1..] })?.grad(false);
+        let io = ActivationBiasBwd::new(dy, saved, dx.shaped_mut(&[rows, n])?, dbias);
+        g.activation_bias_bwd(act, io.offsets(offsets.as_ref().map(|o| o.view())))
+    })
+}
 
 pub(super) const OPERATIONS: &[Operation] = &[both(
     "activation",

@@ -170,6 +170,9 @@ pub(super) const PROBLEMS: &[Problem] = &[
     }),
     problem("gemm_ragged_bwd", "eight_groups", F32_BF16, |cx, dt| eight_gradients(cx, dt, false)),
     problem("gemm_ragged_bwd", "eight_groups_bias", F32_BF16, |cx, dt| eight_gradients(cx, dt, true)),
+    problem("gemm_ragged_bwd", "long_group_bias", BF16, |cx, dt| {
+        group_gradients(cx, dt, true, 1, [cx.pick(4_096, 8_192, 262_144), 64, 64])
+    }),
     problem("gemm_ragged_bwd", "experts", BF16, |cx, dt| {
         let (rows, columns) = (cx.pick(256, 512, 8_192), cx.pick(512, 512, 4_096));
         group_gradients(cx, dt, false, 8, [rows, cx.pick(128, 128, 1_024), columns])

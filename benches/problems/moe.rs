@@ -1,6 +1,6 @@
 //! Mixture of experts: routing and the order of tokens.
 
-use trefoil::ops::moe::{MoeRouter, MoeRouterIo, MoeUnpermuteBwd};
+use trefoil::ops::moe::{MoePermuteBwd, MoeRouter, MoeRouterIo, MoeUnpermute, MoeUnpermuteBwd};
 use trefoil::ops::random::{Distribution, Rng};
 use trefoil::{Buffer, DType, Result};
 
@@ -57,7 +57,8 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let [t, _, k, d] = experts(cx);
         let (dy, perm, mut dx) = (cx.normal(dt, t * k * d)?, order(cx, t * k)?, cx.empty(dt, t * d)?);
         bytes((1 + k) * t * d * dt.size(), move |g| {
-            g.moe_permute_bwd(dy.shaped(&[t * k, d])?, perm.view(), dx.shaped_mut(&[t, d])?.into())
+            let dx = dx.shaped_mut(&[t, d])?.grad(false);
+            g.moe_permute_bwd(MoePermuteBwd::new(dy.shaped(&[t * k, d])?, perm.view(), dx))
         })
     }),
     problem("moe_unpermute", "two_of_16", F32_BF16, |cx, dt| {
@@ -66,7 +67,8 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let w = cx.positive(dt, t * k)?;
         bytes((1 + k) * t * d * dt.size(), move |g| {
             let w = w.shaped(&[t, k])?;
-            g.moe_unpermute(x.shaped(&[t * k, d])?, perm.view(), w, y.shaped_mut(&[t, d])?)
+            let y = y.shaped_mut(&[t, d])?;
+            g.moe_unpermute(MoeUnpermute::new(x.shaped(&[t * k, d])?, perm.view(), w, y))
         })
     }),
     problem("moe_unpermute_bwd", "two_of_16", F32_BF16, |cx, dt| {

@@ -8,8 +8,9 @@ use crate::cpu::values::sort_positions;
 use crate::cpu::{Kernels, gather, gather_f64, store, store_f64, store_grad};
 use crate::error::Result;
 use crate::ops::moe::{
-    MoeOps, MoeRouter, MoeRouterIo, MoeUnpermuteBwd, RouterScore, check_moe_permute, check_moe_permute_bwd,
-    check_moe_router, check_moe_router_bwd, check_moe_unpermute, check_moe_unpermute_bwd,
+    MoeOps, MoePermuteBwd, MoeRouter, MoeRouterIo, MoeUnpermute, MoeUnpermuteBwd, RouterScore,
+    check_moe_permute, check_moe_permute_bwd, check_moe_router, check_moe_router_bwd, check_moe_unpermute,
+    check_moe_unpermute_bwd,
 };
 
 fn scores(p: &MoeRouter, x: &[f64]) -> Result<Vec<f64>> {
@@ -90,6 +91,11 @@ impl MoeOps for Kernels {
         (0..e).for_each(|i| offsets[i + 1] += offsets[i]);
         store(OP, &io.offsets, &offsets)?;
         store(OP, &io.perm, &perm)?;
+        if let Some(inverse) = &io.inverse {
+            let mut places = filled(perm.len(), 0i32)?;
+            perm.iter().enumerate().for_each(|(i, &a)| places[a as usize] = i as i32);
+            store(OP, inverse, &places)?;
+        }
         store(OP, &io.ids, &ids)?;
         store_f64(OP, &io.weights, &weights)
     }
@@ -149,20 +155,20 @@ impl MoeOps for Kernels {
         store_f64(OP, &y, &out)
     }
 
-    fn moe_permute_bwd(&self, dy: View<'_>, perm: View<'_>, dx: GradMut<'_>) -> Result<()> {
+    fn moe_permute_bwd(&self, io: MoePermuteBwd<'_>) -> Result<()> {
         const OP: &str = "moe_permute_bwd";
-        let size = check_moe_permute_bwd(&dy, &perm, &dx)?;
+        let size = check_moe_permute_bwd(&io)?;
         let _timed = self.count("moe_permute_bwd");
-        let (dy, at) = (gather_f64(OP, dy)?, self.assignments(OP, perm)?);
-        store_grad(OP, &dx, &combine(size, &dy, &at, |_| 1.0)?)
+        let (dy, at) = (gather_f64(OP, io.dy)?, self.assignments(OP, io.perm)?);
+        store_grad(OP, &io.dx, &combine(size, &dy, &at, |_| 1.0)?)
     }
 
-    fn moe_unpermute(&self, x: View<'_>, perm: View<'_>, weights: View<'_>, y: ViewMut<'_>) -> Result<()> {
+    fn moe_unpermute(&self, io: MoeUnpermute<'_>) -> Result<()> {
         const OP: &str = "moe_unpermute";
-        let size = check_moe_unpermute(&x, &perm, &weights, &y)?;
+        let size = check_moe_unpermute(&io)?;
         let _timed = self.count("moe_unpermute");
-        let (x, w, at) = (gather_f64(OP, x)?, gather_f64(OP, weights)?, self.assignments(OP, perm)?);
-        store_f64(OP, &y, &combine(size, &x, &at, |a| w[a])?)
+        let (x, w, at) = (gather_f64(OP, io.x)?, gather_f64(OP, io.weights)?, self.assignments(OP, io.perm)?);
+        store_f64(OP, &io.y, &combine(size, &x, &at, |a| w[a])?)
     }
 
     fn moe_unpermute_bwd(&self, io: MoeUnpermuteBwd<'_>) -> Result<()> {

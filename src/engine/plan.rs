@@ -430,6 +430,7 @@ impl Engine {
             "index_add" | "index_put" | "scatter_reduce" | "scatter_reduce_bwd" => {
                 return self.explain_reduction(info.name);
             }
+            "activation_bias_bwd" => return self.explain_bias_gradient(info.name),
             "prelu_bwd" => return self.explain_prelu(info.name),
             "attention" | "attention_bwd" => return self.explain_attention(info.name),
             "flash_decode" | "paged_attention" => return self.explain_decode(info.name),

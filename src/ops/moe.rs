@@ -67,6 +67,40 @@ io_struct! {
         pub offsets: ViewMut<'a>,
         /// Assignments by expert, i32 \[T*k\]; equal experts in rising order.
         pub perm: ViewMut<'a>,
+        /// Where each assignment stands in `perm`, i32 \[T*k\].
+        pub inverse: Option<ViewMut<'a>>,
+    }
+}
+
+io_struct! {
+    /// Operands of [`MoeOps::moe_permute_bwd`]; contiguous.
+    #[derive(Debug)]
+    pub struct MoePermuteBwd<'a> {
+        /// Upstream gradient [T*k, D].
+        pub dy: View<'a>,
+        /// Forward's order, i32 \[T*k\].
+        pub perm: View<'a>,
+        /// Gradient of the rows [T, D].
+        pub dx: GradMut<'a>,
+        /// The inverse of `perm`, i32 \[T*k\]. Without it, it is made first; where it is another, results are not specified.
+        pub inverse: Option<View<'a>>,
+    }
+}
+
+io_struct! {
+    /// Operands of [`MoeOps::moe_unpermute`]; contiguous.
+    #[derive(Debug)]
+    pub struct MoeUnpermute<'a> {
+        /// Rows by expert [T*k, D].
+        pub x: View<'a>,
+        /// Their order, i32 \[T*k\].
+        pub perm: View<'a>,
+        /// Factors of the rows [T, k].
+        pub weights: View<'a>,
+        /// Rows by token [T, D].
+        pub y: ViewMut<'a>,
+        /// As in [`MoePermuteBwd`].
+        pub inverse: Option<View<'a>>,
     }
 }
 
@@ -86,6 +120,8 @@ io_struct! {
         pub dx: Option<GradMut<'a>>,
         /// Gradient of the weights.
         pub dweights: Option<GradMut<'a>>,
+        /// Whether `perm` has every assignment, as a router's has. Without it the gradient of a weight whose assignment `perm` does not have is 0.
+        pub whole: bool = false,
     }
 }
 
@@ -100,9 +136,9 @@ op_family! {
         /// `y[i] = x[perm[i] div k]`: rows x [T, D] in the order of the experts, y [T*k, D], `perm` i32 \[T*k\].
         fn moe_permute(&self, x: View<'_>, perm: View<'_>, y: ViewMut<'_>) -> Result<()>;
         /// `dx[t]` = sum over the k rows of dy that token t went to.
-        fn moe_permute_bwd(&self, dy: View<'_>, perm: View<'_>, dx: GradMut<'_>) -> Result<()>;
+        fn moe_permute_bwd(&self, io: MoePermuteBwd<'_>) -> Result<()>;
         /// `y[t]` = sum over j of `weights[t, j]` * row of assignment t * k + j in x [T*k, D].
-        fn moe_unpermute(&self, x: View<'_>, perm: View<'_>, weights: View<'_>, y: ViewMut<'_>) -> Result<()>;
+        fn moe_unpermute(&self, io: MoeUnpermute<'_>) -> Result<()>;
         /// `dx[i] = weights[perm[i]] * dy[perm[i] div k]`, `dweights[t, j] = dy[t] . x[row of assignment t * k + j]`.
         fn moe_unpermute_bwd(&self, io: MoeUnpermuteBwd<'_>) -> Result<()>;
     }
@@ -124,6 +160,9 @@ pub(crate) fn check_moe_router(io: &MoeRouterIo<'_>) -> Result<[usize; 3]> {
     ];
     for (arg, v, shape) in ints {
         check::exact_output(OP, arg, v, shape, DType::I32, &mut seen)?;
+    }
+    if let Some(v) = &io.inverse {
+        check::exact_output(OP, "inverse", v, &[t * k], DType::I32, &mut seen)?;
     }
     Ok([t, e, k])
 }
@@ -189,25 +228,35 @@ pub(crate) fn check_moe_permute(x: &View<'_>, perm: &View<'_>, y: &ViewMut<'_>) 
 }
 
 /// Checks of [`MoeOps::moe_permute_bwd`].
-pub(crate) fn check_moe_permute_bwd(dy: &View<'_>, perm: &View<'_>, dx: &GradMut<'_>) -> Result<[usize; 3]> {
+pub(crate) fn check_moe_permute_bwd(io: &MoePermuteBwd<'_>) -> Result<[usize; 3]> {
     const OP: &str = "moe_permute_bwd";
-    let size = check_moe_rows(OP, ("dx", &dx.out.as_view()), ("dy", dy), perm)?;
-    check::separate_output(OP, "dx", &dx.out, &[("dy", *dy), ("perm", *perm)])?;
+    let size = check_moe_rows(OP, ("dx", &io.dx.out.as_view()), ("dy", &io.dy), &io.perm)?;
+    let mut inputs = vec![("dy", io.dy), ("perm", io.perm)];
+    inputs.extend(check_inverse(OP, io.inverse, &io.perm)?);
+    check::separate_output(OP, "dx", &io.dx.out, &inputs)?;
     Ok(size)
 }
 
-/// Checks of [`MoeOps::moe_unpermute`].
-pub(crate) fn check_moe_unpermute(
-    x: &View<'_>,
+/// The optional inverse of an order, by its name.
+fn check_inverse<'a>(
+    op: &'static str,
+    inverse: Option<View<'a>>,
     perm: &View<'_>,
-    weights: &View<'_>,
-    y: &ViewMut<'_>,
-) -> Result<[usize; 3]> {
+) -> Result<Option<(&'static str, View<'a>)>> {
+    let Some(v) = inverse else { return Ok(None) };
+    check::exact(op, "inverse", &v, perm.shape(), DType::I32)?;
+    Ok(Some(("inverse", v)))
+}
+
+/// Checks of [`MoeOps::moe_unpermute`].
+pub(crate) fn check_moe_unpermute(io: &MoeUnpermute<'_>) -> Result<[usize; 3]> {
     const OP: &str = "moe_unpermute";
-    let [t, k, d] = check_moe_rows(OP, ("y", &y.as_view()), ("x", x), perm)?;
-    let k = choices(weights, k, t);
-    check::exact(OP, "weights", weights, &[t, k], x.dtype())?;
-    check::separate_output(OP, "y", y, &[("x", *x), ("perm", *perm), ("weights", *weights)])?;
+    let [t, k, d] = check_moe_rows(OP, ("y", &io.y.as_view()), ("x", &io.x), &io.perm)?;
+    let k = choices(&io.weights, k, t);
+    check::exact(OP, "weights", &io.weights, &[t, k], io.x.dtype())?;
+    let mut inputs = vec![("x", io.x), ("perm", io.perm), ("weights", io.weights)];
+    inputs.extend(check_inverse(OP, io.inverse, &io.perm)?);
+    check::separate_output(OP, "y", &io.y, &inputs)?;
     Ok([t, k, d])
 }
 

@@ -1,6 +1,6 @@
 /* Gated units of Shazeer (2020): y = up * act(gate), and the parametric relu: y = x > 0 ? x : a_c x.
  * gate and up are rows of `cols` elements, `stride` apart (the halves of a tensor along an axis, or tensors of their own); act by its number in
- * activation/fused.h. The slope's gradient is a sum per channel in two stages: dx and the sums of runs in one pass, then _join in order.
+ * activation/fused.h. The slope's gradient is a sum per channel in two stages: dx and the sums of runs in one pass, then activation_combine in order.
  * Launch: blocks on axis 0 loop. Arithmetic in gk_f. Deterministic. Reference: F.glu, F.prelu.
  */
 #include "common/prelude/rows.h"
@@ -159,8 +159,8 @@ GK_KERNEL(prelu_bwd_columns)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, a), GK
     }
 }
 
-/* da[j] (+)= sum of part[(i * sets + j) * inner + k]. */
-GK_KERNEL(prelu_combine)(GK_IN(gk_f, part), GK_OUT(gk_t, da), gk_i64 outer, gk_i64 sets, gk_i64 inner, int tx, int accumulate)
+/* da[j] (+)= sum of part[(i * sets + j) * inner + k]: slopes of the parametric relu, biases of bias.c. */
+GK_KERNEL(activation_combine)(GK_IN(gk_f, part), GK_OUT(gk_t, da), gk_i64 outer, gk_i64 sets, gk_i64 inner, int tx, int accumulate)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_t, da);
     GK_LOCAL gk_f tmp[GK_BLOCK];

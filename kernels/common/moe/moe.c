@@ -18,7 +18,7 @@ GK_KERNEL(moe_router)(GK_IN(gk_t, logits), GK_OUT(gk_t, weights), GK_OUT(int, id
         gk_i64 t = t0 + gk_lid() / lanes;
         int have = t < tokens;
         GK_GLOBAL const gk_t* x = logits + (have ? t : 0) * experts;
-        gk_f m = -GK_INF, sum = GK_R(0.0), last = GK_INF;
+        gk_f m = -GK_INF, sum = GK_R(0.0), last = GK_INF, kept = GK_R(0.0);
         int at = -1;
         if (!sigmoid) {
             for (int e = lane; e < experts; e += lanes) m = gk_max(m, gk_load(x, e));
@@ -44,9 +44,13 @@ GK_KERNEL(moe_router)(GK_IN(gk_t, logits), GK_OUT(gk_t, weights), GK_OUT(int, id
             gk_f z = gk_load(x, at < experts ? at : 0);
             gk_f s = sigmoid ? GK_R(1.0) / (GK_R(1.0) + gk_exp(-z)) : gk_exp(z - m);
             if (renorm) sum += s;
+            if (j == lane) kept = s;
             if (have && lane == 0) ids[t * k + j] = at;
         }
-        if (have && lane == 0) {
+        /* Lane j has kept the score of choice j, where there are as many lanes. */
+        if (k <= lanes) {
+            if (have && lane < k) gk_store(weights, t * k + lane, renorm || !sigmoid ? kept / sum : kept);
+        } else if (have && lane == 0) {
             for (int j = 0; j < k; j++) {
                 gk_f z = gk_load(x, ids[t * k + j]);
                 gk_f s = sigmoid ? GK_R(1.0) / (GK_R(1.0) + gk_exp(-z)) : gk_exp(z - m);

@@ -18,14 +18,14 @@ GK_FN void gk_moe_ids(int* v, GK_GLOBAL const int* ids, gk_i64 i0, gk_i64 n, GK_
 }
 
 // Units: I32
-/* counts[e] = number of ids that are e, offsets[e] = sum of the counts before e, perm[offsets[e] ...] = the i with ids[i] = e, rising. A block finds
- * itself how many ids come before its expert's. Launch: one block per expert, looping. */
-GK_KERNEL(moe_order)(GK_IN(int, ids), GK_OUT(int, counts), GK_OUT(int, offsets), GK_OUT(int, perm), gk_i64 n, int experts)
+/* counts[e] = number of ids that are e, offsets[e] = sum of the counts before e, perm[offsets[e] ...] = the i with ids[i] = e, rising, and if not
+ * null inverse[perm[i]] = i. A block finds itself how many ids come before its expert's. Launch: one block per expert, looping. */
+GK_KERNEL(moe_order)(GK_IN(int, ids), GK_OUT(int, counts), GK_OUT(int, offsets), GK_OUT(int, perm), GK_OUT(int, inverse), gk_i64 n, int experts)
 {
     GK_LOCAL gk_f tmp[GK_BLOCK];
     GK_LOCAL gk_u32 scan[GK_BLOCK];
     GK_LOCAL int room[GK_MOE_AT(GK_BLOCK * GK_MOE_EACH)];
-    GK_BIND_IN(int, ids); GK_BIND_OUT(int, counts); GK_BIND_OUT(int, offsets); GK_BIND_OUT(int, perm);
+    GK_BIND_IN(int, ids); GK_BIND_OUT(int, counts); GK_BIND_OUT(int, offsets); GK_BIND_OUT(int, perm); GK_BIND_OUT(int, inverse);
     for (int e = gk_bid(0); e < experts; e += gk_nblocks(0)) {
         int v[GK_MOE_EACH], before = 0, own = 0;
         for (gk_i64 i0 = 0; i0 < n; i0 += GK_BLOCK * GK_MOE_EACH) {
@@ -49,8 +49,12 @@ GK_KERNEL(moe_order)(GK_IN(int, ids), GK_OUT(int, counts), GK_OUT(int, offsets),
             gk_moe_ids(v, ids, i0, n, room);
             GK_UNROLL for (int u = 0; u < GK_MOE_EACH; u++) c += (gk_u32)(v[u] == e);
             gk_i64 at = base + (gk_i64)gk_block_scan(c, scan, &total) - (gk_i64)c;
-            GK_UNROLL for (int u = 0; u < GK_MOE_EACH; u++)
-                if (v[u] == e) perm[at++] = (int)(first + u);
+            GK_UNROLL for (int u = 0; u < GK_MOE_EACH; u++) {
+                if (v[u] != e) continue;
+                perm[at] = (int)(first + u);
+                if (inverse) inverse[first + u] = (int)at;
+                at++;
+            }
             base += total;
         }
     }

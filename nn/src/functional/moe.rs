@@ -1,7 +1,7 @@
 //! Mixture of experts: routing, and the permutation of tokens by expert.
 
 use trefoil::DType;
-use trefoil::ops::moe::{MoeRouter, MoeRouterIo, MoeUnpermuteBwd};
+use trefoil::ops::moe::{MoePermuteBwd, MoeRouter, MoeRouterIo, MoeUnpermute, MoeUnpermuteBwd};
 
 use crate::core::autograd::{BackwardCtx, Saved, out};
 use crate::core::error::{Result, invalid};
@@ -21,6 +21,8 @@ pub struct MoeRouting {
     pub offsets: Tensor,
     /// The assignments by expert, i32 `[T * k]`.
     pub perm: Tensor,
+    /// Where each assignment stands in `perm`, i32 `[T * k]`.
+    pub inverse: Tensor,
 }
 
 impl MoeRouting {
@@ -48,9 +50,10 @@ impl Tensor {
         let x = self.contiguous()?;
         let list = |shape: &[usize]| Tensor::empty(self.device(), DType::I32, shape);
         let (weights, ids) = (x.like(&[tokens, k])?, list(&[tokens, k])?);
-        let (counts, offsets, perm) = (list(&[experts])?, list(&[experts + 1])?, list(&[all])?);
+        let (counts, offsets) = (list(&[experts])?, list(&[experts + 1])?);
+        let (perm, inverse) = (list(&[all])?, list(&[all])?);
         let (xo, wo) = (x.operand(), weights.operand());
-        let [io, co, oo, po] = [&ids, &counts, &offsets, &perm].map(Tensor::operand);
+        let [io, co, oo, po, no] = [&ids, &counts, &offsets, &perm, &inverse].map(Tensor::operand);
         let io = MoeRouterIo::new(
             xo.view()?,
             wo.view_mut()?,
@@ -58,7 +61,8 @@ impl Tensor {
             co.view_mut()?,
             oo.view_mut()?,
             po.view_mut()?,
-        );
+        )
+        .inverse(no.view_mut()?);
         self.device().moe_router(p, io)?;
         let p = *p;
         let weights = weights.record(OP, &[&x], || {
@@ -70,7 +74,7 @@ impl Tensor {
                 Ok(dy.device().moe_router_bwd(&p, dyo.view()?, x.view()?, ids.view()?, dx.out()?)?)
             }
         });
-        Ok(MoeRouting { weights, ids, counts, offsets, perm })
+        Ok(MoeRouting { weights, ids, counts, offsets, perm, inverse })
     }
 
     /// The rows of the tokens `[T, D]` in the order of the experts: `[T * k, D]`, floats. Errors: `Invalid` for another rank or number of
@@ -90,11 +94,14 @@ impl Tensor {
         let (xo, po, yo) = (x.operand(), routing.perm.operand(), y.operand());
         y.device().moe_permute(xo.view()?, po.view()?, yo.view_mut()?)?;
         Ok(y.record(OP, &[&x], || {
-            let perm = Saved::new(&routing.perm);
+            let [perm, inverse] = [&routing.perm, &routing.inverse].map(Saved::new);
             move |cx: &mut BackwardCtx<'_>| {
                 let Some(dx) = cx.target(0)? else { return Ok(()) };
-                let (dy, perm) = (cx.dy()?.contiguous()?, perm.get(cx)?.operand());
-                Ok(dy.device().moe_permute_bwd(dy.operand().view()?, perm.view()?, dx.out()?)?)
+                let dy = cx.dy()?.contiguous()?;
+                let (dyo, perm, inverse) =
+                    (dy.operand(), perm.get(cx)?.operand(), inverse.get(cx)?.operand());
+                let io = MoePermuteBwd::new(dyo.view()?, perm.view()?, dx.out()?).inverse(inverse.view()?);
+                Ok(dy.device().moe_permute_bwd(io)?)
             }
         }))
     }
@@ -110,8 +117,9 @@ impl Tensor {
         }
         let (x, weights) = (self.contiguous()?, routing.weights.contiguous()?);
         let y = x.like(&[routing.tokens(), self.shape()[1]])?;
-        let (xo, po, wo, yo) = (x.operand(), routing.perm.operand(), weights.operand(), y.operand());
-        y.device().moe_unpermute(xo.view()?, po.view()?, wo.view()?, yo.view_mut()?)?;
+        let [xo, po, no, wo, yo] = [&x, &routing.perm, &routing.inverse, &weights, &y].map(Tensor::operand);
+        let io = MoeUnpermute::new(xo.view()?, po.view()?, wo.view()?, yo.view_mut()?);
+        y.device().moe_unpermute(io.inverse(no.view()?))?;
         Ok(y.record(OP, &[&x, &weights], || {
             let [x, weights, perm] = [&x, &weights, &routing.perm].map(Saved::new);
             move |cx: &mut BackwardCtx<'_>| {
@@ -122,7 +130,7 @@ impl Tensor {
                 let dyo = dy.operand();
                 let mut io = MoeUnpermuteBwd::new(dyo.view()?, x.view()?, perm.view()?, w.view()?);
                 (io.dx, io.dweights) = (out(&dx)?, out(&dw)?);
-                Ok(dy.device().moe_unpermute_bwd(io)?)
+                Ok(dy.device().moe_unpermute_bwd(io.whole(true))?)
             }
         }))
     }

@@ -1,10 +1,11 @@
 //! Activations.
 
+use trefoil::DType;
 use trefoil::ops::activation::Activation as A;
-use trefoil::ops::activation::{GatedGrad, GatedInput, Saved};
+use trefoil::ops::activation::{ActivationBiasBwd, GatedGrad, GatedInput, Saved};
 
-use super::Bound::{Derived, Exact};
-use super::{Bound, Kernel, TRANS, ULP, k};
+use super::Bound::{Derived, Exact, Stored};
+use super::{Bound, Kernel, TRANS, ULP, gemm, k};
 use crate::device::{Cx, Fail, R};
 use crate::sampler::Dom::{Any, Nonzero};
 use crate::sampler::Sample;
@@ -81,6 +82,44 @@ fn prelu_backward(cx: &Cx<'_>) -> R {
     let (dy, x, a) = (cx.x("dy")?, cx.x("x")?, cx.x("a")?);
     let (dx, da) = (cx.like("dx", &x)?, cx.like("da", &a)?);
     Ok(cx.gpu.prelu_bwd(dy, x, a, Some(dx.g()), Some(da.g()))?)
+}
+
+fn bias_backward(cx: &Cx<'_>) -> R {
+    let (dy, saved, act) = (cx.x("dy")?, cx.x("saved")?, gemm::act(cx)?);
+    let (dx, n) = (cx.like("dx", &dy)?, dy.shape()[dy.shape().len() - 1]);
+    let offsets = cx.opt("offsets");
+    let dbias = match offsets {
+        Some(offsets) => cx.out("dbias", cx.dtype, &[offsets.shape()[0] - 1, n])?,
+        None => cx.out("dbias", cx.dtype, &[n])?,
+    };
+    let io = ActivationBiasBwd::new(dy, act.saved(saved), dx.m(), dbias.g());
+    Ok(cx.gpu.activation_bias_bwd(act, io.offsets(offsets))?)
+}
+
+/// Rows, mostly of whole items of 16 bytes, all together or in groups, some of them in parts.
+fn draw_bias_backward(s: &mut Sample) {
+    let widths: &[usize] = if s.small { &[8, 5] } else { &[64, 200, 8, 136, 37] };
+    let n = widths[s.below(widths.len())];
+    let act = ["gelu", "relu", "tanh", "swish"][s.below(4)];
+    s.arg("act", act);
+    let mut shape = match (s.small, s.below(4)) {
+        (true, _) => vec![3, n],
+        (_, 0) => vec![2, 3, n],
+        (_, 1) => vec![1 + s.below(2000), n],
+        _ => vec![1 + s.below(60), n],
+    };
+    if shape.len() == 2 && s.coin() {
+        // Rows of no group, before the groups and behind them, and a group without rows.
+        let rows = shape[0];
+        let groups = [s.below(3), rows, 0, 1 + s.below(9)];
+        shape[0] = groups.iter().sum::<usize>() + s.below(3);
+        let first = groups[0] as i64;
+        let mut ends = vec![first];
+        groups[1..].iter().for_each(|g| ends.push(ends[ends.len() - 1] + *g as i64));
+        s.ints("offsets", DType::I32, &[ends.len()], &ends);
+    }
+    s.put("dy", &shape, Any);
+    s.put("saved", &shape, Any);
 }
 
 fn draw_gated(s: &mut Sample) {
@@ -198,6 +237,17 @@ pub(super) const ROWS: &[&[Kernel]] = &[
     act!("hardsigmoid", "B1.3", "B1.3", "x", "-", |_: &Cx<'_>| fixed(A::Hardsigmoid), TRANS, BWD),
     act!("hardtanh", "B1.4", "B1.4", "x", "lo=-1.0, hi=1.0", hardtanh, Exact, Exact),
     act!("relu6", "B1.4", "B1.4", "x", "-", |_: &Cx<'_>| fixed(A::Relu6), Exact, Exact),
+    &[k(
+        "activation_bias_backward",
+        "B1",
+        "dy, saved, [offsets:i32]",
+        "act=\"gelu\"",
+        "dx, dbias",
+        &["activation_bias_bwd"],
+        bias_backward,
+    )
+    .bound(Stored)
+    .sample(draw_bias_backward)],
     gated!("glu", A::Sigmoid),
     gated!("geglu", A::Gelu),
     gated!("swiglu", A::Swish { beta: 1.0 }),

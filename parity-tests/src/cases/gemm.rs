@@ -104,9 +104,12 @@ fn ragged_gradients(cx: &Cx<'_>, bias: bool) -> R {
 /// Rows in groups, a matrix for each, and where groups begin; the number of groups and of columns.
 fn draw_ragged(s: &mut Sample) -> (usize, usize) {
     let mut rows = vec![s.below(40), 0, s.below(9), 1 + s.below(if s.small { 8 } else { 150 })];
-    if !s.small && s.below(4) == 0 {
+    match if s.small { 7 } else { s.below(8) } {
         // More groups than a kernel looks for its own among.
-        rows = (0..70).map(|_| s.below(4)).collect();
+        0 | 1 => rows = (0..70).map(|_| s.below(4)).collect(),
+        // A group whose biases' gradients are added in parts.
+        2 => rows = vec![2048 + s.below(300)],
+        _ => {}
     }
     let (_, n, kk) = sizes(s);
     // Rows of 16 bytes for most cases: what matrix cores take.
@@ -196,7 +199,7 @@ fn syrk(cx: &Cx<'_>) -> R {
 const ACTIVATIONS: [&str; 9] =
     ["none", "relu", "leaky_relu", "gelu", "gelu_tanh", "sigmoid", "tanh", "swish", "hardswish"];
 
-fn act(cx: &Cx<'_>) -> R<Activation> {
+pub(super) fn act(cx: &Cx<'_>) -> R<Activation> {
     Ok(match cx.s("act")?.as_str() {
         "none" => Activation::Identity,
         "relu" => Activation::Relu,

@@ -1,7 +1,7 @@
 //! Mixtures of experts.
 
-use trefoil::DType;
-use trefoil::ops::moe::{MoeRouter, MoeRouterIo, MoeUnpermuteBwd, RouterScore};
+use trefoil::ops::moe::{MoePermuteBwd, MoeRouter, MoeRouterIo, MoeUnpermute, MoeUnpermuteBwd, RouterScore};
+use trefoil::{BackendExt, Buffer, DType};
 
 use super::Bound::{Derived, Product, Sum};
 use super::{Kernel, TRANS, k};
@@ -26,7 +26,8 @@ fn router(cx: &Cx<'_>) -> R {
     let (ids, counts, offsets, perm) =
         (int("ids", &[t, k])?, int("counts", &[e])?, int("offsets", &[e + 1])?, int("perm", &[t * k])?);
     let io = MoeRouterIo::new(x, weights.m(), ids.m(), counts.m(), offsets.m(), perm.m());
-    Ok(cx.gpu.moe_router(&router_plan(cx)?, io)?)
+    let inverse = int("inverse", &[t * k])?;
+    Ok(cx.gpu.moe_router(&router_plan(cx)?, io.inverse(inverse.m()))?)
 }
 
 fn router_backward(cx: &Cx<'_>) -> R {
@@ -41,23 +42,41 @@ fn permute(cx: &Cx<'_>) -> R {
     Ok(cx.gpu.moe_permute(x, perm, y.m())?)
 }
 
+/// The inverse of the order, where the number of assignments is even; the operation makes it itself for the others.
+fn inverse(cx: &Cx<'_>) -> R<Option<Buffer>> {
+    let perm: Vec<i32> = cx.gpu.download(cx.x("perm")?)?;
+    let mut places = vec![0i32; perm.len()];
+    for (i, &a) in perm.iter().enumerate() {
+        match usize::try_from(a).ok().and_then(|a| places.get_mut(a)) {
+            Some(place) => *place = i as i32,
+            None => return Ok(None),
+        }
+    }
+    Ok(if perm.len().is_multiple_of(2) { Some(cx.gpu.upload(&places)?) } else { None })
+}
+
 fn permute_backward(cx: &Cx<'_>) -> R {
     let (dy, perm) = (cx.x("dy")?, cx.x("perm")?);
     let dx = cx.out("dx", cx.dtype, &[perm.numel() / cx.n("k")?.max(1), dy.shape()[1]])?;
-    Ok(cx.gpu.moe_permute_bwd(dy, perm, dx.g())?)
+    let inverse = inverse(cx)?;
+    let io = MoePermuteBwd::new(dy, perm, dx.g()).inverse(inverse.as_ref().map(Buffer::view));
+    Ok(cx.gpu.moe_permute_bwd(io)?)
 }
 
 fn unpermute(cx: &Cx<'_>) -> R {
     let (x, perm, w) = (cx.x("x")?, cx.x("perm")?, cx.x("weights")?);
     let y = cx.out("y", cx.dtype, &[w.shape()[0], x.shape()[1]])?;
-    Ok(cx.gpu.moe_unpermute(x, perm, w, y.m())?)
+    let inverse = inverse(cx)?;
+    let io = MoeUnpermute::new(x, perm, w, y.m()).inverse(inverse.as_ref().map(Buffer::view));
+    Ok(cx.gpu.moe_unpermute(io)?)
 }
 
 fn unpermute_backward(cx: &Cx<'_>) -> R {
     let (x, w) = (cx.x("x")?, cx.x("weights")?);
     let (dx, dw) = (cx.like("dx", &x)?, cx.like("dweights", &w)?);
     let io = MoeUnpermuteBwd::new(cx.x("dy")?, x, cx.x("perm")?, w).dx(dx.g()).dweights(dw.g());
-    Ok(cx.gpu.moe_unpermute_bwd(io)?)
+    // The orders of random cases have every assignment.
+    Ok(cx.gpu.moe_unpermute_bwd(io.whole(x.shape()[0].is_multiple_of(2)))?)
 }
 
 // ---- samples -------------------------------------------------------------------------------------------------------------------

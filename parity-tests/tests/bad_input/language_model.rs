@@ -4,7 +4,7 @@ use super::*;
 use trefoil::ops::attention::Rope;
 use trefoil::ops::language_model::{LinearCrossEntropy, LinearCrossEntropyBwd, LinearCrossEntropyFwd};
 use trefoil::ops::loss::Reduction;
-use trefoil::ops::moe::{MoeRouter, MoeRouterIo, MoeUnpermuteBwd};
+use trefoil::ops::moe::{MoePermuteBwd, MoeRouter, MoeRouterIo, MoeUnpermute, MoeUnpermuteBwd};
 
 pub(super) fn lm(t: &mut Bed<'_>) {
     rope(t);
@@ -144,15 +144,18 @@ fn experts(t: &mut Bed<'_>) {
         g.moe_permute(sh(&x, &[3, 4]), order.view().range(0, 5)?, out(&y, &[6, 4]))
     });
     t.refuse("rows of another length", &[&y], |g| {
-        g.moe_permute_bwd(
-            sh(&rows, &[6, 4]),
-            order.view(),
-            y.alias_mut().range(0, 9)?.reshape(&[3, 3])?.into(),
-        )
+        let dx = y.alias_mut().range(0, 9)?.reshape(&[3, 3])?.grad(false);
+        g.moe_permute_bwd(MoePermuteBwd::new(sh(&rows, &[6, 4]), order.view(), dx))
+    });
+    t.refuse("an inverse of another length", &[&y], |g| {
+        let dx = y.alias_mut().range(0, 12)?.reshape(&[3, 4])?.grad(false);
+        let io = MoePermuteBwd::new(sh(&rows, &[6, 4]), order.view(), dx);
+        g.moe_permute_bwd(io.inverse(order.view().range(0, 5)?))
     });
     t.refuse("weights of another shape", &[&y], |g| {
         let y = y.alias_mut().range(0, 12)?.reshape(&[3, 4])?;
-        g.moe_unpermute(sh(&rows, &[6, 4]), order.view(), w.view().range(0, 6)?.reshape(&[2, 3])?, y)
+        let w = w.view().range(0, 6)?.reshape(&[2, 3])?;
+        g.moe_unpermute(MoeUnpermute::new(sh(&rows, &[6, 4]), order.view(), w, y))
     });
     t.refuse("gradient over the rows", &[&rows], |g| {
         g.moe_unpermute_bwd(

@@ -1,7 +1,7 @@
 //! Normalization, gated units, masked softmax, bias with dropout.
 
 use super::*;
-use trefoil::ops::activation::{Activation, GatedGrad, GatedInput};
+use trefoil::ops::activation::{Activation, ActivationBiasBwd, GatedGrad, GatedInput, Saved};
 use trefoil::ops::norm::{
     BatchNorm, BatchNormBwd, BatchNormFwd, BatchStats, GroupNorm, GroupNormBwd, GroupNormFwd, InstanceNorm,
     Momentum, RowNorm, RowNormBwd, RowNormFwd, Running,
@@ -138,6 +138,16 @@ fn channels(t: &mut Bed<'_>) {
     });
 }
 
+/// Operands of the gradient of four rows with a bias.
+fn with_bias<'a>(
+    [d, x, y]: [&'a Buffer; 3],
+    dbias: &'a Buffer,
+    n: usize,
+) -> trefoil::Result<ActivationBiasBwd<'a>> {
+    let dbias = dbias.alias_mut().range(0, n)?.grad(false);
+    Ok(ActivationBiasBwd::new(sh(d, &[4, 3]), Saved::Input(sh(x, &[4, 3])), out(y, &[4, 3]), dbias))
+}
+
 fn fused(t: &mut Bed<'_>) {
     let (x, y, d) = (t.f32(12), t.f32(12), t.f32(12));
     let (half, a2, m) = (t.f32(6), t.f32(2), t.buf(DType::U8, 12));
@@ -169,6 +179,15 @@ fn fused(t: &mut Bed<'_>) {
         let one = x.view().range(0, 1)?;
         let (dx, da) = (out(&y, &[4, 3]).into(), a2.alias_mut().into());
         g.prelu_bwd(sh(&d, &[4, 3]), sh(&x, &[4, 3]), one, Some(dx), Some(da))
+    });
+    t.refuse("a bias of another size than rows", &[&y, &a2], |g| {
+        g.activation_bias_bwd(Activation::Gelu, with_bias([&d, &x, &y], &a2, 2)?)
+    });
+    t.refuse("the input of a sigmoid with a bias", &[&y, &half], |g| {
+        g.activation_bias_bwd(sigmoid, with_bias([&d, &x, &y], &half, 3)?)
+    });
+    t.refuse("a bias of one group with offsets", &[&y, &half], |g| {
+        g.activation_bias_bwd(Activation::Gelu, with_bias([&d, &x, &y], &half, 3)?.offsets(m.view()))
     });
     t.refuse("a mask that does not broadcast", &[&y], |g| {
         g.masked_softmax(1.0, sh(&x, &[3, 4]), Some(sh(&d, &[4, 3])), out(&y, &[3, 4]))

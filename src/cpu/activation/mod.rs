@@ -4,7 +4,7 @@ pub(super) mod gated;
 
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::cpu::Kernels;
-use crate::cpu::scratch::filled;
+use crate::cpu::scratch::*;
 use crate::cpu::values::{map1, map2};
 use crate::cpu::vector;
 use crate::cpu::{gather_f64, store_f64, store_grad};
@@ -202,7 +202,7 @@ impl ActivationOps for Kernels {
 
     fn activation_bwd(&self, act: Activation, dy: View<'_>, saved: Saved<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "activation_bwd";
-        check_activation_bwd(act, &dy, &saved, &dx)?;
+        check_activation_bwd(OP, act, &dy, &saved, &dx.out)?;
         let _timed = self.count("activation_bwd");
         if self.in_f32(OP, dy.dtype(), None)? {
             let (v, from_output) = match saved {
@@ -224,6 +224,26 @@ impl ActivationOps for Kernels {
             (_, Saved::Input(x)) => map2(OP, [dy, x], &dx, |dy, x| gradient(act, dy, x)),
             (_, Saved::Output(y)) => map2(OP, [dy, y], &dx, |dy, y| from_output(act, dy, y)),
         }
+    }
+
+    fn activation_bias_bwd(&self, act: Activation, io: ActivationBiasBwd<'_>) -> Result<()> {
+        const OP: &str = "activation_bias_bwd";
+        let [rows, n, groups] = check_activation_bias_bwd(act, &io)?;
+        let dx = io.dx.as_view();
+        self.activation_bwd(act, io.dy, io.saved, io.dx.into())?;
+        let _timed = self.count(OP);
+        let bounds = match io.offsets {
+            Some(offsets) => self.row_groups(OP, offsets, rows)?,
+            None => [0, rows].into_iter().try_vec()?,
+        };
+        let values = gather_f64(OP, dx)?;
+        let mut sums = filled(groups * n, 0.0)?;
+        for (sums, of) in sums.chunks_mut(n.max(1)).zip(bounds.windows(2)) {
+            for row in values[of[0] * n..of[1] * n].chunks(n.max(1)) {
+                sums.iter_mut().zip(row).for_each(|(s, x)| *s += x);
+            }
+        }
+        store_grad(OP, &io.dbias, &sums)
     }
 
     fn prelu(&self, x: View<'_>, a: View<'_>, y: ViewMut<'_>) -> Result<()> {

@@ -419,7 +419,7 @@ impl Kernels {
     }
 
     /// Where groups of rows begin and the last one ends; wrong offsets are reported and taken as the nearest valid ones.
-    fn row_groups(&self, op: &'static str, offsets: View<'_>, rows: usize) -> Result<Vec<usize>> {
+    pub(crate) fn row_groups(&self, op: &'static str, offsets: View<'_>, rows: usize) -> Result<Vec<usize>> {
         let offsets = gather::<i32>(op, offsets)?;
         let mut bounds = with_capacity(offsets.len())?;
         let mut low = 0;

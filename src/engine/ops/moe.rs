@@ -26,22 +26,23 @@ impl Engine {
         Ok(inverse)
     }
 
-    /// `y[t]` = sum over j of `f * x[inverse[t * k + j]]`.
+    /// `y[t]` = sum over j of `f * x[inverse[t * k + j]]`; the inverse is made if it is not given.
     fn moe_combine(
         &self,
         op: &'static str,
         [t, k, d]: [usize; 3],
         x: &View<'_>,
-        perm: &View<'_>,
+        (perm, inverse): (&View<'_>, Option<View<'_>>),
         weights: Option<&View<'_>>,
         y: &GradMut<'_>,
     ) -> Result<()> {
-        let inverse = self.moe_inverse(op, perm)?;
+        let made = inverse.is_none().then(|| self.moe_inverse(op, perm)).transpose()?;
+        let inverse = inverse.or(made.as_ref().map(Buffer::view));
         let v = y.out.as_view();
         let (wide, lanes) = row_access(d, &[x, &v]);
         let args = MoeCombineArgs {
             x: self.arg_in(x),
-            inverse: self.arg_in(&inverse.view()),
+            inverse: self.arg_opt(inverse.as_ref()),
             perm: self.arg_in(perm),
             weights: self.arg_opt(weights),
             y: self.arg_in(&v),
@@ -72,6 +73,7 @@ impl MoeOps for Engine {
         let [t, e, k] = check_moe_router(&io)?;
         let (w, ids) = (io.weights.as_view(), io.ids.as_view());
         let (counts, offsets, perm) = (io.counts.as_view(), io.offsets.as_view(), io.perm.as_view());
+        let inverse = io.inverse.as_ref().map(ViewMut::as_view);
         let operands = [
             ("logits", io.logits),
             ("weights", w),
@@ -81,6 +83,7 @@ impl MoeOps for Engine {
             ("perm", perm),
         ];
         self.check_owner_all(OP, &operands)?;
+        self.check_owner_all(OP, &[("inverse", inverse)])?;
         // Each choice reads the row once more: few long steps are slower than a few lanes more.
         let lanes = lanes(e).min(32);
         let args = MoeRouterArgs {
@@ -100,6 +103,7 @@ impl MoeOps for Engine {
             counts: self.arg_out(&io.counts),
             offsets: self.arg_out(&io.offsets),
             perm: self.arg_out(&io.perm),
+            inverse: self.arg_opt(inverse.as_ref()),
             n: long(t * k),
             experts: int(e),
         };
@@ -161,18 +165,21 @@ impl MoeOps for Engine {
         self.launch(&MOE_GATHER, x.dtype(), "", row_blocks(if d > 0 { rows } else { 0 }, lanes), &args)
     }
 
-    fn moe_permute_bwd(&self, dy: View<'_>, perm: View<'_>, dx: GradMut<'_>) -> Result<()> {
+    fn moe_permute_bwd(&self, io: MoePermuteBwd<'_>) -> Result<()> {
         const OP: &str = "moe_permute_bwd";
-        let size = check_moe_permute_bwd(&dy, &perm, &dx)?;
-        self.check_owner_all(OP, &[("dy", dy), ("perm", perm), ("dx", dx.out.as_view())])?;
-        self.moe_combine(OP, size, &dy, &perm, None, &dx)
+        let size = check_moe_permute_bwd(&io)?;
+        self.check_owner_all(OP, &[("dy", io.dy), ("perm", io.perm), ("dx", io.dx.out.as_view())])?;
+        self.check_owner_all(OP, &[("inverse", io.inverse)])?;
+        self.moe_combine(OP, size, &io.dy, (&io.perm, io.inverse), None, &io.dx)
     }
 
-    fn moe_unpermute(&self, x: View<'_>, perm: View<'_>, weights: View<'_>, y: ViewMut<'_>) -> Result<()> {
+    fn moe_unpermute(&self, io: MoeUnpermute<'_>) -> Result<()> {
         const OP: &str = "moe_unpermute";
-        let size = check_moe_unpermute(&x, &perm, &weights, &y)?;
-        self.check_owner_all(OP, &[("x", x), ("perm", perm), ("weights", weights), ("y", y.as_view())])?;
-        self.moe_combine(OP, size, &x, &perm, Some(&weights), &y.into())
+        let size = check_moe_unpermute(&io)?;
+        let y = io.y.as_view();
+        self.check_owner_all(OP, &[("x", io.x), ("perm", io.perm), ("weights", io.weights), ("y", y)])?;
+        self.check_owner_all(OP, &[("inverse", io.inverse)])?;
+        self.moe_combine(OP, size, &io.x, (&io.perm, io.inverse), Some(&io.weights), &io.y.into())
     }
 
     fn moe_unpermute_bwd(&self, mut io: MoeUnpermuteBwd<'_>) -> Result<()> {
@@ -187,7 +194,7 @@ impl MoeOps for Engine {
         }
         let ([_, k, d], rows) = (size, io.perm.numel());
         // An assignment that `perm` does not have has no row, and a weight's gradient of 0.
-        if let Some(g) = io.dweights.as_mut().filter(|g| !g.accumulate && g.out.numel() > 0) {
+        if let Some(g) = io.dweights.as_mut().filter(|g| !io.whole && !g.accumulate && g.out.numel() > 0) {
             ShapeOps::fill(self, 0.0, g.out.reborrow())?;
         }
         let dx = io.dx.as_ref().map(|g| g.out.as_view());

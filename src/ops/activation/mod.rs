@@ -1,7 +1,9 @@
 //! Activations and the softmax family.
 
+mod bias;
 mod gated;
 
+pub use self::bias::*;
 pub use self::gated::*;
 
 use crate::buffer::{GradMut, View, ViewMut};
@@ -96,6 +98,11 @@ op_family! {
         /// dx = dy * act'. Sigmoid and tanh read the output; identity, relu and elu (alpha >= 0) read either; all others read the
         /// input. `Invalid` for the other tensor.
         fn activation_bwd(&self, act: Activation, dy: View<'_>, saved: Saved<'_>, dx: GradMut<'_>) -> Result<()>;
+        /// The gradient of y = act(z + bias) for rows of N, in one pass where the device has a kernel for it: dx = dy * act', that of z, and the sums of
+        /// its rows, that of the bias. With `offsets` each group of rows has a bias of its own, and rows of no group add to none; an offset that is negative,
+        /// beyond the rows or below its predecessor is `IndexOutOfRange`, and the rows beside it are not specified. `Invalid` for shapes,
+        /// dtypes, overlap and, as in `activation_bwd`, for the other saved tensor. Oracle autograd of `F.<name>(z + bias)`.
+        fn activation_bias_bwd(&self, act: Activation, io: ActivationBiasBwd<'_>) -> Result<()>;
         /// x if x > 0, else a * x, with one slope or one per channel (axis 1). Contiguous operands. Oracle `F.prelu`.
         fn prelu(&self, x: View<'_>, a: View<'_>, y: ViewMut<'_>) -> Result<()>;
         /// dx = dy where x > 0, else a * dy; da = sum of dy * x over the other elements, in two stages.
@@ -112,14 +119,14 @@ pub(crate) fn check_activation(x: &View<'_>, y: &ViewMut<'_>) -> Result<()> {
     check::elementwise_output(OP, "y", y, &[("x", *x)])
 }
 
-/// Checks of [`ActivationOps::activation_bwd`].
+/// Checks of [`ActivationOps::activation_bwd`], and of the operations that contain it.
 pub(crate) fn check_activation_bwd(
+    op: &'static str,
     act: Activation,
     dy: &View<'_>,
     saved: &Saved<'_>,
-    dx: &GradMut<'_>,
+    dx: &ViewMut<'_>,
 ) -> Result<()> {
-    const OP: &str = "activation_bwd";
     let (s, fits) = match saved {
         Saved::Input(x) => (x, !matches!(act, Activation::Sigmoid | Activation::Tanh)),
         Saved::Output(y) => {
@@ -138,14 +145,14 @@ pub(crate) fn check_activation_bwd(
             Saved::Input(_) => ("the forward's output", "its input"),
             Saved::Output(_) => ("the forward's input", "its output"),
         };
-        return Err(GpuError::invalid(OP, "saved", want, format!("{got} for {act:?}")));
+        return Err(GpuError::invalid(op, "saved", want, format!("{got} for {act:?}")));
     }
-    check::float(OP, "saved", s)?;
-    for (arg, v) in [("dy", dy), ("dx", &dx.out.as_view())] {
-        check::shape(OP, arg, v, s.shape())?;
-        check::dtype(OP, arg, v, s.dtype())?;
+    check::float(op, "saved", s)?;
+    for (arg, v) in [("dy", dy), ("dx", &dx.as_view())] {
+        check::shape(op, arg, v, s.shape())?;
+        check::dtype(op, arg, v, s.dtype())?;
     }
-    check::elementwise_output(OP, "dx", &dx.out, &[("dy", *dy), ("saved", *s)])
+    check::elementwise_output(op, "dx", dx, &[("dy", *dy), ("saved", *s)])
 }
 
 /// N, channels with a slope of their own, and elements of each.

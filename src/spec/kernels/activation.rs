@@ -1,7 +1,27 @@
 //! Kernels of `kernels/common/activation`.
 // Written by `cargo xtask spec` from the prototypes in kernels/common; edit those.
 
+use crate::spec::activation::ACTIVATIONS;
 use crate::spec::{FLOATS64, kernel_args, kernel_table};
+
+kernel_args! {
+    /// Arguments of `activation_bias_bwd`.
+    ActivationBiasBwdArgs {
+        dy: In("gk_t"),
+        x: In("gk_t"),
+        offsets: In("int"),
+        dx: Out("gk_t"),
+        dbias: Out("gk_t"),
+        part: Out("gk_f"),
+        err: Out("int"),
+        size: Dims,
+        accumulate: I32,
+        p: Real,
+        q: Real,
+        s: Real,
+        code: I32,
+    }
+}
 
 kernel_args! {
     /// Arguments of `gated`.
@@ -88,8 +108,8 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `prelu_combine`.
-    PreluCombineArgs {
+    /// Arguments of `activation_combine`.
+    ActivationCombineArgs {
         part: In("gk_f"),
         da: Out("gk_t"),
         outer: I64,
@@ -102,10 +122,11 @@ kernel_args! {
 
 kernel_table! {
     Activation;
+    ACTIVATION_BIAS_BWD: ActivationBiasBwdArgs = "activation/bias.c" "activation_bias_bwd" [(FLOATS64, ACTIVATIONS)];
     GATED: GatedArgs = "activation/gated.c" "gated" [(FLOATS64, &[])];
     GATED_BWD: GatedBwdArgs = "activation/gated.c" "gated_bwd" [(FLOATS64, &[])];
     PRELU: PreluArgs = "activation/gated.c" "prelu" [(FLOATS64, &[])];
     PRELU_BWD_ROWS: PreluBwdRowsArgs = "activation/gated.c" "prelu_bwd_rows" [(FLOATS64, &[])];
     PRELU_BWD_COLUMNS: PreluBwdColumnsArgs = "activation/gated.c" "prelu_bwd_columns" [(FLOATS64, &[])];
-    PRELU_COMBINE: PreluCombineArgs = "activation/gated.c" "prelu_combine" [(FLOATS64, &[])];
+    ACTIVATION_COMBINE: ActivationCombineArgs = "activation/gated.c" "activation_combine" [(FLOATS64, &[])];
 }

@@ -23,6 +23,32 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `gemm_cluster_nn`, `gemm_cluster_nt`, `gemm_cluster_tn`.
+    GemmClusterArgs {
+        a: In("gk_t"),
+        b: In("gk_t"),
+        c: In("gk_o"),
+        bias: In("gk_t"),
+        residual: In("gk_o"),
+        scale: In("gk_t"),
+        y: Out("gk_o"),
+        z: Out("gk_o"),
+        size: Dims,
+        sa: Dims,
+        sb: Dims,
+        sc: Dims,
+        sr: Dims,
+        sv: Dims,
+        sy: Dims,
+        sz: Dims,
+        alpha: Real,
+        beta: Real,
+        act: I32,
+        p: Real,
+    }
+}
+
+kernel_args! {
     /// Arguments of `gemm_tile128`, `gemm_tile64`, `gemm_skinny`, `gemm_matrix_nn`, `gemm_matrix_nt`, `gemm_matrix_tn`.
     GemmTileArgs {
         a: In("gk_t"),
@@ -313,6 +339,9 @@ kernel_args! {
 kernel_table! {
     Gemm;
     BILINEAR_RAGGED_BWD: BilinearRaggedBwdArgs = "gemm/bilinear.c" "bilinear_ragged_bwd" [(FLOATS, &[])];
+    GEMM_CLUSTER_NN: GemmClusterArgs = "gemm/cluster.c" "gemm_cluster_nn" [(F32, OUTPUTS)];
+    GEMM_CLUSTER_NT: GemmClusterArgs = "gemm/cluster.c" "gemm_cluster_nt" [(F32, OUTPUTS)];
+    GEMM_CLUSTER_TN: GemmClusterArgs = "gemm/cluster.c" "gemm_cluster_tn" [(F32, OUTPUTS)];
     GEMM_TILE128: GemmTileArgs = "gemm/gemm.c" "gemm_tile128" [(FLOATS, OUTPUTS)];
     GEMM_TILE64: GemmTileArgs = "gemm/gemm.c" "gemm_tile64" [(FLOATS64, OUTPUTS)];
     GEMM_SKINNY: GemmTileArgs = "gemm/gemm.c" "gemm_skinny" [(FLOATS64, OUTPUTS)];

@@ -75,6 +75,7 @@ macro_rules! texts {
 /// Every text of a kernel or header, by its path under `kernels/`.
 pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/activation/activation_ops.h",
+    "common/activation/bias.c",
     "common/activation/fused.h",
     "common/activation/gated.c",
     "common/attention/attention.c",
@@ -134,6 +135,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/field/splatting.c",
     "common/fourier/fourier.c",
     "common/gemm/bilinear.c",
+    "common/gemm/cluster.c",
     "common/gemm/epilogue.h",
     "common/gemm/gemm.c",
     "common/gemm/groups.h",
@@ -211,6 +213,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/pool/sliding.c",
     "common/prelude/ballot.h",
     "common/prelude/bytes.h",
+    "common/prelude/cluster.h",
     "common/prelude/coordinates.h",
     "common/prelude/matrix.h",
     "common/prelude/matrix_copies.h",

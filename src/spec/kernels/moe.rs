@@ -97,6 +97,7 @@ kernel_args! {
         counts: Out("int"),
         offsets: Out("int"),
         perm: Out("int"),
+        inverse: Out("int"),
         n: I64,
         experts: I32,
     }

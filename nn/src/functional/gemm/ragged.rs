@@ -1,6 +1,6 @@
 //! Products of groups of rows, each with a matrix of its own. Nothing waits for the device, which alone knows how many rows a group has.
 
-use trefoil::ops::activation::Activation;
+use trefoil::ops::activation::{Activation, ActivationBiasBwd};
 use trefoil::ops::gemm::{Gemm, GemmRagged, GemmRaggedBwd};
 use trefoil::ops::scan::SegmentReduce;
 
@@ -117,6 +117,7 @@ fn product(
         move |cx: &mut BackwardCtx<'_>| {
             let offsets = offsets.get(cx)?.clone();
             let mut dz = cx.dy()?.contiguous()?;
+            let mut bias_is_done = false;
             if let Some(saved) = &saved {
                 if cx.create_graph() {
                     let mut inputs = vec![(0, x.input(cx, 0)?), (1, b.input(cx, 1)?)];
@@ -128,7 +129,21 @@ fn product(
                         Ok(vec![z.activation(act)?])
                     });
                 }
-                dz = through(act, &dz, saved.get(cx)?)?;
+                let saved = saved.get(cx)?.clone();
+                if cx.needs(2)
+                    && let Some(dbias) = cx.target(2)?
+                {
+                    let dy = dz;
+                    dz = dy.like(dy.shape())?;
+                    let [dyo, so, zo, oo] = [&dy, &saved, &dz, &offsets].map(Tensor::operand);
+                    let (saved, out) = (act.saved(so.view()?), zo.view_mut()?);
+                    let io =
+                        ActivationBiasBwd::new(dyo.view()?, saved, out, dbias.out()?).offsets(oo.view()?);
+                    dy.device().activation_bias_bwd(act, io)?;
+                    bias_is_done = true;
+                } else {
+                    dz = through(act, &dz, &saved)?;
+                }
             }
             if cx.needs(0) {
                 let b = at(&b, cx, 1)?;
@@ -140,14 +155,14 @@ fn product(
                     if trans_b { dz.gemm_ragged_sum(&x, &offsets) } else { x.gemm_ragged_sum(&dz, &offsets) };
                 cx.give(1, sum?)?;
             } else if let Some(db) = cx.target(1)? {
-                let dbias = if cx.needs(2) { cx.target(2)? } else { None };
+                let dbias = if cx.needs(2) && !bias_is_done { cx.target(2)? } else { None };
                 let [zo, xo, oo] = [&dz, x.get(cx)?, &offsets].map(Tensor::operand);
                 let mut io = GemmRaggedBwd::new(zo.view()?, xo.view()?, oo.view()?, db.out()?);
                 io.dbias = out(&dbias)?;
                 dz.device().gemm_ragged_bwd(&Gemm::new().trans(false, trans_b), io)?;
                 return Ok(());
             }
-            if cx.needs(2) {
+            if cx.needs(2) && !bias_is_done {
                 cx.give(2, dz.segment_reduce(SegmentReduce::Sum, &offsets)?)?;
             }
             Ok(())

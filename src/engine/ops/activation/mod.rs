@@ -1,5 +1,6 @@
 //! Activations and parametric relu.
 
+mod bias;
 pub(super) mod gated;
 mod plan;
 
@@ -35,14 +36,32 @@ impl Engine {
         room: &'a mut Option<Buffer>,
     ) -> Result<View<'a>> {
         let Some(saved) = saved.filter(|_| act != Activation::Identity) else { return Ok(dy) };
-        let buffer = room.insert(self.scratch(dy.dtype(), dy.numel())?);
-        let out = buffer.alias_mut().map("dz", |_| match dy.layout().is_channels_last() {
-            true if !dy.is_contiguous() => Layout::channels_last(dy.shape()),
-            _ => Layout::contiguous(dy.shape()),
-        })?;
+        let out = self.room_before_activation(&dy, room)?;
         let dz = out.as_view();
         self.activation_bwd(act, dy, act.saved(saved), out.into())?;
         Ok(dz)
+    }
+
+    /// Memory for the gradient before an activation, in the order of `dy`.
+    pub(in crate::engine::ops) fn room_before_activation<'a>(
+        &self,
+        dy: &View<'_>,
+        room: &'a mut Option<Buffer>,
+    ) -> Result<ViewMut<'a>> {
+        let buffer = room.insert(self.scratch(dy.dtype(), dy.numel())?);
+        buffer.alias_mut().map("dz", |_| match dy.layout().is_channels_last() {
+            true if !dy.is_contiguous() => Layout::channels_last(dy.shape()),
+            _ => Layout::contiguous(dy.shape()),
+        })
+    }
+}
+
+/// The saved tensor, and the name and parameters of the function that is the gradient.
+fn gradient_function(act: Activation, saved: Saved<'_>) -> (View<'_>, &'static str, [f64; 2]) {
+    let (name, parameters) = activation_function(act);
+    match (act, saved) {
+        (Activation::Elu { .. }, Saved::Output(y)) => (y, ELU_FROM_OUTPUT, parameters),
+        (_, Saved::Output(v) | Saved::Input(v)) => (v, name, parameters),
     }
 }
 
@@ -118,16 +137,16 @@ impl ActivationOps for Engine {
 
     fn activation_bwd(&self, act: Activation, dy: View<'_>, saved: Saved<'_>, dx: GradMut<'_>) -> Result<()> {
         const OP: &str = "activation_bwd";
-        check_activation_bwd(act, &dy, &saved, &dx)?;
-        let (name, [p, q]) = activation_function(act);
-        let (s, name) = match (act, saved) {
-            (Activation::Elu { .. }, Saved::Output(y)) => (y, ELU_FROM_OUTPUT),
-            (_, Saved::Output(v) | Saved::Input(v)) => (v, name),
-        };
+        check_activation_bwd(OP, act, &dy, &saved, &dx.out)?;
+        let (s, name, [p, q]) = gradient_function(act, saved);
         self.check_owner(OP, "dy", &dy)?;
         self.check_owner(OP, "saved", &s)?;
         self.check_owner(OP, "dx", &dx.out.as_view())?;
         self.map_bwd(OP, name, [&dy, &s], &dx, [p, q, 0.0])
+    }
+
+    fn activation_bias_bwd(&self, act: Activation, io: ActivationBiasBwd<'_>) -> Result<()> {
+        self.bias_gradient(act, io)
     }
 
     fn prelu(&self, x: View<'_>, a: View<'_>, y: ViewMut<'_>) -> Result<()> {
@@ -187,7 +206,7 @@ impl ActivationOps for Engine {
         self.prelu_sums(&problem, plan, PreluBwd { dy, x, a, dx, part: sums, accumulate })?;
         let (Some(part), Some(da)) = (part, da) else { return Ok(()) };
         let tx = join_tx(outer, inner);
-        let args = PreluCombineArgs {
+        let args = ActivationCombineArgs {
             part: self.arg_in(&part.view()),
             da: self.arg_out(&da.out),
             outer: long(outer),
@@ -196,6 +215,6 @@ impl ActivationOps for Engine {
             tx: int(tx),
             accumulate: i32::from(da.accumulate),
         };
-        self.launch(&PRELU_COMBINE, dt, "", Grid::Blocks([slopes.div_ceil(tx), 1, 1]), &args)
+        self.launch(&ACTIVATION_COMBINE, dt, "", Grid::Blocks([slopes.div_ceil(tx), 1, 1]), &args)
     }
 }

@@ -2,9 +2,9 @@
 
 use super::plan::{Form, SKINNY, Tile};
 use super::product::{MatrixOperand, Product};
-use crate::driver::TensorMap;
+use crate::driver::{DimsArg, Ptr, TensorMap};
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, LANES, dims, pow2};
+use crate::engine::launch::{Grid, LANES, args_from, dims, pow2};
 use crate::error::Result;
 use crate::spec::Kernel;
 use crate::spec::kernels::gemm::*;
@@ -31,6 +31,34 @@ fn maps(q: &Product, form: Form) -> ([TensorMap; 2], [bool; 2]) {
     ([q.a.map(ai, ao, ab, a_columns), q.b.map(bi, bo, bb, b_columns)], [ab > 1, bb > 1])
 }
 
+/// Arguments of a tile's kernel; `part` takes the sums where k is split.
+fn tile_args(q: &Product, part: Ptr, size: DimsArg) -> GemmTileArgs {
+    let (e, [sc, sr, sv, sy, sz]) = (q.e, q.outer_dims());
+    GemmTileArgs {
+        a: q.a.arg(),
+        b: q.b.arg(),
+        c: Product::opt(q.c),
+        bias: Product::opt(q.bias),
+        residual: Product::opt(q.residual),
+        scale: Product::opt(q.scale),
+        y: q.y.arg(),
+        z: Product::opt(q.z),
+        part,
+        size,
+        sa: q.a.side(e.m, e.k, q.dtype),
+        sb: q.b.transposed().side(e.n, e.k, q.dtype),
+        sc,
+        sr,
+        sv,
+        sy,
+        sz,
+        alpha: q.alpha,
+        beta: q.beta,
+        act: q.act.0,
+        p: q.act.1,
+    }
+}
+
 impl Engine {
     /// Runs the tile kernel, and the second pass where k is split.
     pub(super) fn tiles(&self, q: &Product, tile: Tile, splits: usize) -> Result<()> {
@@ -49,30 +77,7 @@ impl Engine {
         }
         let part = (splits > 1).then(|| self.scratch(q.real(), splits * e.batch * e.m * e.n)).transpose()?;
         let view = part.as_ref().map(|p| p.view());
-        let [sc, sr, sv, sy, sz] = q.outer_dims();
-        let args = GemmTileArgs {
-            a: q.a.arg(),
-            b: q.b.arg(),
-            c: Product::opt(q.c),
-            bias: Product::opt(q.bias),
-            residual: Product::opt(q.residual),
-            scale: Product::opt(q.scale),
-            y: q.y.arg(),
-            z: Product::opt(q.z),
-            part: self.arg_opt(view.as_ref()),
-            size: q.size(splits, per),
-            sa: q.a.side(e.m, e.k, q.dtype),
-            sb: q.b.transposed().side(e.n, e.k, q.dtype),
-            sc,
-            sr,
-            sv,
-            sy,
-            sz,
-            alpha: q.alpha,
-            beta: q.beta,
-            act: q.act.0,
-            p: q.act.1,
-        };
+        let args = tile_args(q, self.arg_opt(view.as_ref()), q.size(splits, per));
         let grid = match tile {
             Tile::Matrix { local, .. } => Grid::BlocksWithLocal([blocks, 1, 1], local),
             _ => Grid::Blocks([blocks, 1, 1]),
@@ -82,6 +87,28 @@ impl Engine {
             Some(part) => self.finish(q, Some(&MatrixOperand::packed(&part, e)), splits, q.alpha),
             None => Ok(()),
         }
+    }
+
+    /// Runs the kernel of clusters, whose blocks have `per` terms each; `items`: operands that consist of whole items of 16 bytes.
+    pub(super) fn cluster(
+        &self,
+        q: &Product,
+        form: Form,
+        items: [bool; 2],
+        [blocks, per]: [usize; 2],
+    ) -> Result<()> {
+        let size = q.size(usize::from(items[0]) + 2 * usize::from(items[1]), per);
+        let tile = tile_args(q, Ptr::NULL, size);
+        let args = args_from!(tile => GemmClusterArgs [
+            a b c bias residual scale y z size sa sb sc sr sv sy sz alpha beta act p
+        ] {});
+        let kernel = match form {
+            Form::Nn => &GEMM_CLUSTER_NN,
+            Form::Nt => &GEMM_CLUSTER_NT,
+            Form::Tn => &GEMM_CLUSTER_TN,
+        };
+        let grid = Grid::BlocksOf { blocks, threads: 128, local: 0 };
+        self.launch(kernel, q.dtype, q.op(), grid, &args)
     }
 
     /// Runs the warp-specialised kernel with tiles of 256 columns.

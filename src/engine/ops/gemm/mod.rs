@@ -22,6 +22,7 @@ use crate::engine::Engine;
 use crate::engine::blas::BlasAnswer;
 use crate::engine::plan::Problem;
 use crate::error::Result;
+use crate::ops::activation::{Activation, ActivationBiasBwd, ActivationOps};
 use crate::ops::core::Choice;
 use crate::ops::gemm::*;
 use crate::ops::reduce::ReduceOps;
@@ -115,6 +116,7 @@ impl Engine {
 
     /// Computes a product whose operands are checked.
     pub(crate) fn product(&self, op: &'static str, q: &Product) -> Result<()> {
+        let q = &q.by_rows();
         let e = q.e;
         if e.batch == 0 || e.m == 0 || e.n == 0 {
             return Ok(());
@@ -126,6 +128,9 @@ impl Engine {
         match (self.plan(op, &plans.problem(q))?, plans.whole) {
             (GemmPlan::Parts, _) => self.product_of_parts(q),
             (GemmPlan::Tiles { tile, splits }, _) => self.tiles(q, tile, splits),
+            (GemmPlan::Cluster { form, items, blocks, per }, _) => {
+                self.cluster(q, form, items, [blocks, per])
+            }
             (GemmPlan::Specialized(form, grid), _) => self.specialized(q, form, grid),
             (GemmPlan::Wide(form, grid), _) => self.wide(q, form, grid),
             (GemmPlan::Vendor, Ok(plan)) => self.blas_product(q, &plan),
@@ -169,6 +174,7 @@ impl Engine {
 
     /// Refuses a product that [`Engine::product`] would refuse, so that an operation of several products fails before any of them ran.
     fn ready(&self, op: &'static str, q: &Product) -> Result<()> {
+        let q = &q.by_rows();
         let e = q.e;
         if e.batch == 0 || e.m == 0 || e.n == 0 || e.k == 0 || q.alpha == 0.0 {
             return Ok(());
@@ -183,6 +189,38 @@ impl Engine {
             return self.finish(&Product { e: Extents { batch: 1, k: 0, ..q.e }, ..q }, None, 0, 0.0);
         }
         if g.sum { self.batch_sum(op, p, q, g.accumulate) } else { self.product(op, &q) }
+    }
+
+    /// Gradients of a layer one after the other. An activation's gradient and the sums of its rows, for a bias of the columns, are one operation.
+    fn gradients_by_products(&self, p: &Gemm, io: GemmBwd<'_>, e: Extents) -> Result<()> {
+        let op = "gemm_bwd";
+        let mut room = None;
+        let summed = p.act != Activation::Identity && p.bias_axis == GemmAxis::Col && io.dbias.is_some();
+        let (dz, pass) = match io.saved.filter(|_| summed) {
+            Some(saved) => {
+                let out = self.room_before_activation(&io.dy, &mut room)?;
+                (out.as_view(), Some((saved, out)))
+            }
+            None => (self.before_activation(p.act, io.dy, io.saved, &mut room)?, None),
+        };
+        let both = gradients(p, &io, &dz, e);
+        both.iter().flatten().try_for_each(|g| self.ready(op, &g.q))?;
+        let dbias = match (pass, io.dbias) {
+            (Some((saved, out)), Some(g)) => {
+                let io = ActivationBiasBwd::new(io.dy, p.act.saved(saved), out, g);
+                self.activation_bias_bwd(p.act, io)?;
+                None
+            }
+            (_, later) => later,
+        };
+        both.iter().flatten().try_for_each(|g| self.gradient(op, p, g))?;
+        match dbias {
+            Some(g) if p.bias_axis == GemmAxis::Row => {
+                self.sum_to_shape(dz, g.out.reshape(&[e.m, 1])?.grad(g.accumulate))
+            }
+            Some(g) => self.sum_to_shape(dz, g),
+            None => Ok(()),
+        }
     }
 }
 
@@ -249,18 +287,7 @@ impl GemmOps for Engine {
         if self.narrow_gradients(p, &io, e)? {
             return Ok(());
         }
-        let mut scratch = None;
-        let dz = self.before_activation(p.act, io.dy, io.saved, &mut scratch)?;
-        let both = gradients(p, &io, &dz, e);
-        both.iter().flatten().try_for_each(|g| self.ready(op, &g.q))?;
-        both.iter().flatten().try_for_each(|g| self.gradient(op, p, g))?;
-        match io.dbias {
-            Some(g) if p.bias_axis == GemmAxis::Row => {
-                self.sum_to_shape(dz, g.out.reshape(&[e.m, 1])?.grad(g.accumulate))
-            }
-            Some(g) => self.sum_to_shape(dz, g),
-            None => Ok(()),
-        }
+        self.gradients_by_products(p, io, e)
     }
 
     fn gemm_grouped(&self, p: &Gemm, a: &[View<'_>], b: &[View<'_>], y: &mut [ViewMut<'_>]) -> Result<()> {

@@ -25,7 +25,7 @@ const MATRIX_TERMS: usize = 64;
 /// Columns of a tile of `gemm/matrix_wide.c`.
 pub(crate) const WIDE: usize = 256;
 
-/// How the operands of a product on matrix cores lie in memory, by the letters of BLAS: A by rows and B by rows (`nn`) or columns (`nt`), or A by columns and
+/// How the operands of a product lie in memory, by the letters of BLAS: A by rows and B by rows (`nn`) or columns (`nt`), or A by columns and
 /// B by rows (`tn`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Form {
@@ -34,13 +34,16 @@ pub(crate) enum Form {
     Tn,
 }
 
+/// Number of the variant by clusters of blocks, and the side of a tile of `gemm/cluster.c`.
+const CLUSTER: usize = 1;
+pub(crate) const CLUSTER_SIDE: usize = 32;
 /// Number of the variant by cuBLASLt, or by the library of a driver that is not this crate's.
-pub(crate) const CUBLASLT: usize = 1;
+pub(crate) const CUBLASLT: usize = 2;
 /// Number of the variant by hipBLASLt.
-pub(crate) const HIPBLASLT: usize = 2;
+pub(crate) const HIPBLASLT: usize = 3;
 /// Number of the variant by CLBlast. Which of its kernels and those of this crate are faster depends on the device, and its first product of a type
 /// compiles for seconds: only where it is pinned, was measured, or is asked about is the library opened.
-pub(crate) const CLBLAST: usize = 11;
+pub(crate) const CLBLAST: usize = 12;
 
 /// What a vendor's library says to a product.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,8 +87,10 @@ pub(crate) struct GemmProblem<'a> {
     pub(crate) parts: Result<(), &'a str>,
     /// The vendor's library.
     pub(crate) vendor: Library<'a>,
-    /// How its operands lie in memory, or why kernels for matrix cores do not take them.
+    /// How its operands lie in memory, or why kernels that copy items of 16 bytes do not take them.
     pub(crate) form: Result<Form, &'static str>,
+    /// How they lie where neighbours in one direction of each are neighbours there, and whether each consists of whole items of 16 bytes; or why not.
+    pub(crate) layout: Result<(Form, [bool; 2]), &'static str>,
     /// Whether it is no more than the products and biases of columns, in the type of the operands and in rows of whole items of 16 bytes; or why not.
     pub(crate) plain: Result<(), &'static str>,
     /// Whether results and what is added to them lie in rows, at multiples of four numbers, and vectors along these.
@@ -115,6 +120,8 @@ pub(crate) enum GemmPlan {
     Parts,
     /// By the vendor's library.
     Vendor,
+    /// By clusters of blocks, each block with so many terms of a tile.
+    Cluster { form: Form, items: [bool; 2], blocks: usize, per: usize },
     /// By a warp-specialised kernel on matrix cores.
     Specialized(Form, Grid),
     /// The same with tiles of [`WIDE`] columns.
@@ -244,9 +251,40 @@ impl GemmProblem<'_> {
         Ok(GemmPlan::Vendor)
     }
 
+    /// Tiles of [`CLUSTER_SIDE`] rows and columns.
+    fn cluster_tiles(&self) -> usize {
+        let e = self.e;
+        e.m.div_ceil(CLUSTER_SIDE).saturating_mul(e.n.div_ceil(CLUSTER_SIDE)).saturating_mul(e.batch)
+    }
+
+    fn cluster(&self, caps: &Caps) -> Result<GemmPlan, Reason> {
+        let (e, cluster) = (self.e, caps.cluster as usize);
+        if cluster < 2 {
+            return Err("the device has no clusters of blocks".into());
+        }
+        if self.dtype != DType::F32 {
+            return Err("operands are not f32".into());
+        }
+        let (form, items) = self.layout?;
+        let blocks = self.cluster_tiles().saturating_mul(cluster);
+        if [e.m, e.n, e.k, blocks].into_iter().any(|n| n > i32::MAX as usize / 2) {
+            return Err("a size is above 2^30".into());
+        }
+        // Parts begin at items of 16 bytes.
+        Ok(GemmPlan::Cluster { form, items, blocks, per: e.k.div_ceil(cluster).next_multiple_of(4) })
+    }
+
+    /// How the operands lie, if they are of 16 bits.
+    fn halves(&self) -> Result<Form, Reason> {
+        match self.dtype {
+            DType::F16 | DType::Bf16 => Ok(self.form?),
+            _ => Err("operands are neither f16 nor bf16".into()),
+        }
+    }
+
     /// By a warp-specialised kernel with tiles of so many columns.
     fn specialized(&self, columns: usize, caps: &Caps) -> Result<GemmPlan, Reason> {
-        let (e, form) = (self.e, self.form?);
+        let (e, form) = (self.e, self.halves()?);
         if !self.rows {
             return Err(
                 "results, or what is added to them, do not lie in rows at multiples of four numbers".into()
@@ -264,7 +302,7 @@ impl GemmProblem<'_> {
     }
 
     fn matrix_cores(&self, caps: &Caps) -> Result<GemmPlan, Reason> {
-        let (form, (columns, local)) = (self.form?, matrix_tile(caps)?);
+        let (form, (columns, local)) = (self.halves()?, matrix_tile(caps)?);
         let tile = Tile::Matrix { form, columns, local };
         // Two blocks run on a unit at a time.
         let (want, blocks) = (2 * (caps.compute_units as usize).max(1), tile.blocks(self.e).max(1));
@@ -278,6 +316,7 @@ impl Problem for GemmProblem<'_> {
 
     const VARIANTS: &'static [Variant] = &[
         Variant { name: "cublaslt_tf32x3", source: "kernels/common/gemm/parts.c" },
+        Variant { name: "cluster_split_k", source: "kernels/common/gemm/cluster.c" },
         Variant { name: "cublaslt", source: "vendor library" },
         Variant { name: "hipblaslt", source: "vendor library" },
         SPECIALIZED_WIDE,
@@ -296,16 +335,17 @@ impl Problem for GemmProblem<'_> {
         let (tile, splits) = tiling(e, self.dtype, caps);
         let (tile, splits) = match variant {
             0 => return self.parts.map(|()| GemmPlan::Parts).map_err(|why| why.to_string().into()),
+            CLUSTER => return self.cluster(caps),
             CUBLASLT | HIPBLASLT | CLBLAST => return self.vendor(variant),
-            3 => return self.specialized(WIDE, caps),
-            4 => return self.specialized(MATRIX_SIDE, caps),
-            5 => return self.matrix_cores(caps),
-            6 => (tile, splits),
-            7 if self.dtype == DType::F64 => return Err("f64 has no tile of this size".into()),
-            7 => (Tile::Square128, 1),
-            8 => (Tile::Square64, 1),
-            9 if e.m.min(e.n) > SKINNY => return Err("both M and N are above 16".into()),
-            9 => (Tile::Skinny, splits),
+            4 => return self.specialized(WIDE, caps),
+            5 => return self.specialized(MATRIX_SIDE, caps),
+            6 => return self.matrix_cores(caps),
+            7 => (tile, splits),
+            8 if self.dtype == DType::F64 => return Err("f64 has no tile of this size".into()),
+            8 => (Tile::Square128, 1),
+            9 => (Tile::Square64, 1),
+            10 if e.m.min(e.n) > SKINNY => return Err("both M and N are above 16".into()),
+            10 => (Tile::Skinny, splits),
             _ if e.k < 64 => return Err("K is below 64".into()),
             _ => (Tile::Square64, splits.max(2)),
         };
@@ -319,11 +359,20 @@ impl Problem for GemmProblem<'_> {
         match variant {
             // An element is split once and used as often as the other operand has rows.
             0 => e.m.min(e.n).min(e.k) >= 256,
+            // Measured on an H200 against cuBLASLt, which splits k by two kernels: 6.2 of 8.9 us for 128 x 256 x 784, 4.0 of 6.1 for 128 x 256 x 256, 3.1
+            // of 6.5 for 128 x 10 x 256, 3.6 of 5.6 for 128 x 256 x 12, 8.8 of 11.0 for 128 x 512 x 784; but 4.6 of 4.4 for 256 x 256 x 128 and 8.9 of
+            // 7.3 for 128 x 128 x 2,048.
+            CLUSTER => {
+                let tiles = self.cluster_tiles();
+                let few = tiles.saturating_mul(caps.cluster as usize) <= 4 * caps.compute_units as usize;
+                let shared = (64..=1024).contains(&e.k) && e.k >= tiles.saturating_mul(4);
+                !self.tf32 && few && (shared || e.k <= SKINNY)
+            }
             // A block has all of k: too few blocks for the device are slower than tiles with k split.
-            3 | 4 if 2 * Tile::Square128.blocks(e) < caps.compute_units as usize => false,
-            3 => whole && wide_is_faster([e.m.div_ceil(MATRIX_SIDE), e.n, e.batch], caps),
-            4 => whole,
-            5 => whole && caps.matrix_cores.is_some(),
+            4 | 5 if 2 * Tile::Square128.blocks(e) < caps.compute_units as usize => false,
+            4 => whole && wide_is_faster([e.m.div_ceil(MATRIX_SIDE), e.n, e.batch], caps),
+            5 => whole,
+            6 => whole && caps.matrix_cores.is_some(),
             CLBLAST => false,
             _ => true,
         }
@@ -351,6 +400,7 @@ mod tests {
             parts: Err("no vendor library was found"),
             vendor: Library { variant: CUBLASLT, answer: Err("no vendor library was found") },
             form: Err("f32"),
+            layout: Ok((Form::Nt, [true; 2])),
             plain: Err("f32"),
             rows: true,
             long_along_k: false,
@@ -361,23 +411,23 @@ mod tests {
     fn tiles_and_splits_fill_the_device() {
         let (gpu, cpu) = (gpu(), cpu());
         let tiles = |tile, splits| Ok(GemmPlan::Tiles { tile, splits });
-        assert_eq!(problem(4096, 4096, 4096).plan(6, &gpu), tiles(Tile::Square128, 1));
-        assert_eq!(problem(512, 512, 512).plan(6, &gpu), tiles(Tile::Square64, 4));
-        assert_eq!(problem(64, 64, 1 << 20).plan(6, &gpu), tiles(Tile::Square64, 264));
-        assert_eq!(problem(16, 4096, 4096).plan(6, &gpu), tiles(Tile::Skinny, 32));
-        assert_eq!(problem(4096, 16, 4096).plan(6, &gpu), tiles(Tile::Skinny, 32));
-        assert_eq!(problem(16, 4096, 4096).plan(6, &cpu), tiles(Tile::Square64, 1));
-        assert_eq!(problem(512, 512, 512).plan(6, &cpu), tiles(Tile::Square128, 1));
+        assert_eq!(problem(4096, 4096, 4096).plan(7, &gpu), tiles(Tile::Square128, 1));
+        assert_eq!(problem(512, 512, 512).plan(7, &gpu), tiles(Tile::Square64, 4));
+        assert_eq!(problem(64, 64, 1 << 20).plan(7, &gpu), tiles(Tile::Square64, 264));
+        assert_eq!(problem(16, 4096, 4096).plan(7, &gpu), tiles(Tile::Skinny, 32));
+        assert_eq!(problem(4096, 16, 4096).plan(7, &gpu), tiles(Tile::Skinny, 32));
+        assert_eq!(problem(16, 4096, 4096).plan(7, &cpu), tiles(Tile::Square64, 1));
+        assert_eq!(problem(512, 512, 512).plan(7, &cpu), tiles(Tile::Square128, 1));
         let double = GemmProblem { dtype: DType::F64, ..problem(4096, 4096, 64) };
-        assert_eq!(double.plan(6, &gpu), tiles(Tile::Square64, 1));
+        assert_eq!(double.plan(7, &gpu), tiles(Tile::Square64, 1));
     }
 
     #[test]
     fn the_vendor_library_comes_first_but_for_thin_products() {
         let gpu = gpu();
         let taken = |p: GemmProblem<'static>| GemmProblem { vendor: TAKEN, ..p };
-        assert_eq!(taken(problem(1024, 1024, 1024)).plan(1, &gpu), Ok(GemmPlan::Vendor));
-        assert!(problem(1024, 1024, 1024).plan(1, &gpu).is_err_and(|e| e.contains("no vendor library")));
+        assert_eq!(taken(problem(1024, 1024, 1024)).plan(2, &gpu), Ok(GemmPlan::Vendor));
+        assert!(problem(1024, 1024, 1024).plan(2, &gpu).is_err_and(|e| e.contains("no vendor library")));
         let amd = GemmProblem {
             vendor: Library { variant: HIPBLASLT, answer: Ok(()) },
             ..problem(1024, 1024, 1024)
@@ -386,21 +436,21 @@ mod tests {
         assert!(amd.plan(CUBLASLT, &gpu).is_err_and(|e| e.contains("has another")));
         assert!(taken(problem(64, 64, 64)).plan(HIPBLASLT, &gpu).is_err_and(|e| e.contains("has another")));
         let thin = taken(problem(16, 4096, 4096));
-        assert!(thin.plan(1, &gpu).is_err_and(|e| e.contains("skinny")));
+        assert!(thin.plan(2, &gpu).is_err_and(|e| e.contains("skinny")));
         for long in [problem(20_000, 16, 1024), problem(64, 8, 200_000), problem(200_000, 8, 64)] {
-            assert_eq!(taken(long).plan(1, &gpu), Ok(GemmPlan::Vendor), "{:?}", long.e);
+            assert_eq!(taken(long).plan(2, &gpu), Ok(GemmPlan::Vendor), "{:?}", long.e);
         }
-        assert_eq!(GemmProblem { tf32: true, ..thin }.plan(1, &gpu), Ok(GemmPlan::Vendor));
+        assert_eq!(GemmProblem { tf32: true, ..thin }.plan(2, &gpu), Ok(GemmPlan::Vendor));
         for (rows, long_along_k, vendor) in
             [(1, false, true), (1, true, true), (4, true, true), (4, false, false), (5, true, false)]
         {
             let p = GemmProblem { long_along_k, ..taken(problem(rows, 4096, 4096)) };
-            assert_eq!(p.plan(1, &gpu).is_ok(), vendor, "{rows} {long_along_k}");
+            assert_eq!(p.plan(2, &gpu).is_ok(), vendor, "{rows} {long_along_k}");
             let batched = GemmProblem { e: Extents { batch: 2, ..p.e }, ..p };
-            assert!(batched.plan(1, &gpu).is_err());
+            assert!(batched.plan(2, &gpu).is_err());
         }
-        assert!(taken(problem(128, 256, 10)).plan(1, &gpu).is_err_and(|e| e.contains("so few")));
-        assert_eq!(taken(problem(1024, 1024, 10)).plan(1, &gpu), Ok(GemmPlan::Vendor));
+        assert!(taken(problem(128, 256, 10)).plan(2, &gpu).is_err_and(|e| e.contains("so few")));
+        assert_eq!(taken(problem(1024, 1024, 10)).plan(2, &gpu), Ok(GemmPlan::Vendor));
     }
 
     #[test]
@@ -424,11 +474,34 @@ mod tests {
     }
 
     #[test]
+    fn small_products_of_many_terms_are_shared_by_clusters() {
+        let hopper = Caps { cluster: 8, compute_units: 132, ..gpu() };
+        let taken = |m, n, k| GemmProblem { vendor: TAKEN, ..problem(m, n, k) };
+        let p = taken(128, 256, 784);
+        let plan = GemmPlan::Cluster { form: Form::Nt, items: [true; 2], blocks: 256, per: 100 };
+        assert_eq!((chosen(&p, &hopper), p.plan(CLUSTER, &hopper)), ("cluster_split_k", Ok(plan)));
+        for (m, n, k, cluster) in
+            [(128, 512, 784, true), (128, 256, 10, true), (128, 256, 32, false), (512, 512, 512, false)]
+        {
+            assert_eq!(chosen(&taken(m, n, k), &hopper) == "cluster_split_k", cluster, "{m} x {n} x {k}");
+        }
+        assert_eq!(chosen(&taken(128, 128, 2048), &hopper), "cublaslt");
+        assert_eq!(chosen(&GemmProblem { tf32: true, ..p }, &hopper), "cublaslt");
+        let other = GemmProblem { layout: Err("gaps"), ..p };
+        assert_eq!(other.plan(CLUSTER, &hopper), Err("gaps".into()));
+        assert!(
+            p.plan(CLUSTER, &Caps { cluster: 1, ..hopper.clone() }).is_err_and(|e| e.contains("no clusters"))
+        );
+        let half = GemmProblem { dtype: DType::Bf16, ..p };
+        assert!(half.plan(CLUSTER, &hopper).is_err_and(|e| e.contains("not f32")));
+    }
+
+    #[test]
     fn parts_serve_large_products_that_ask_for_them() {
         let asked = |n| GemmProblem { parts: Ok(()), vendor: TAKEN, ..problem(n, n, n) };
         assert_eq!(chosen(&asked(1024), &gpu()), "cublaslt_tf32x3");
         assert_eq!(asked(128).plan(0, &gpu()), Ok(GemmPlan::Parts));
-        assert_eq!(chosen(&asked(128), &gpu()), "cublaslt");
+        assert_eq!(chosen(&asked(250), &gpu()), "cublaslt");
         assert!(problem(1024, 1024, 1024).plan(0, &gpu()).is_err());
     }
 
@@ -437,11 +510,11 @@ mod tests {
         let gpu = gpu();
         let p = problem(128, 128, 32);
         let double = GemmProblem { dtype: DType::F64, ..p };
-        assert!(double.plan(7, &gpu).is_err_and(|e| e.contains("f64")));
-        assert!(p.plan(9, &gpu).is_err_and(|e| e.contains("above 16")));
-        assert!(p.plan(10, &gpu).is_err_and(|e| e.contains("below 64")));
+        assert!(double.plan(8, &gpu).is_err_and(|e| e.contains("f64")));
+        assert!(p.plan(10, &gpu).is_err_and(|e| e.contains("above 16")));
+        assert!(p.plan(11, &gpu).is_err_and(|e| e.contains("below 64")));
         let split = GemmPlan::Tiles { tile: Tile::Square64, splits: 2 };
-        assert_eq!(problem(128, 128, 64).plan(10, &gpu), Ok(split));
+        assert_eq!(problem(128, 128, 64).plan(11, &gpu), Ok(split));
     }
 
     #[test]
@@ -457,35 +530,35 @@ mod tests {
         let large = half(4096, 4096, 4096);
         assert_eq!(chosen(&large, &hopper), "warp_specialized");
         let grid = Grid::BlocksOf { blocks: 132, threads: 384, local: 224 << 10 };
-        assert_eq!(large.plan(4, &hopper), Ok(GemmPlan::Specialized(Form::Nt, grid)));
+        assert_eq!(large.plan(5, &hopper), Ok(GemmPlan::Specialized(Form::Nt, grid)));
         let plain = GemmProblem { plain: Ok(()), ..large };
         let wide = Grid::BlocksOf { blocks: 132, threads: 384, local: 216_064 };
         assert_eq!(
-            (chosen(&plain, &hopper), plain.plan(3, &hopper)),
+            (chosen(&plain, &hopper), plain.plan(4, &hopper)),
             ("warp_specialized_256", Ok(GemmPlan::Wide(Form::Nt, wide)))
         );
-        assert_eq!(large.plan(3, &hopper), Err("f32".into()));
+        assert_eq!(large.plan(4, &hopper), Err("f32".into()));
         // 66 clusters take 33 rows of tiles in a turn by 512 columns, as two turns by 256; with 640 columns in two, as three.
         assert!(wide_is_faster([33, 1024, 1], &hopper) && !wide_is_faster([66, 640, 1], &hopper));
         // 3 x 2 tiles are three pairs, and too few for the device.
         let few = Grid::BlocksOf { blocks: 6, threads: 384, local: 224 << 10 };
-        assert_eq!(half(300, 200, 64).plan(4, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));
+        assert_eq!(half(300, 200, 64).plan(5, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));
         assert_eq!(chosen(&half(300, 200, 64), &hopper), "matrix_cores");
         let tile = |columns, local| Tile::Matrix { form: Form::Nt, columns, local };
         let split = GemmPlan::Tiles { tile: tile(128, 96 << 10), splits: 33 };
-        assert_eq!(half(256, 512, 1 << 16).plan(5, &hopper), Ok(split));
+        assert_eq!(half(256, 512, 1 << 16).plan(6, &hopper), Ok(split));
         assert_eq!(chosen(&GemmProblem { rows: false, ..large }, &hopper), "matrix_cores");
         assert_eq!(chosen(&large, &Caps { tensor_maps: false, ..hopper.clone() }), "matrix_cores");
         let short = Caps { shared_bytes: 48 << 10, ..hopper.clone() };
         let narrow = GemmPlan::Tiles { tile: tile(64, 48 << 10), splits: 1 };
-        assert_eq!((chosen(&large, &short), large.plan(5, &short)), ("matrix_cores", Ok(narrow)));
+        assert_eq!((chosen(&large, &short), large.plan(6, &short)), ("matrix_cores", Ok(narrow)));
         assert_eq!(chosen(&large, &Caps { shared_bytes: 32 << 10, ..hopper.clone() }), PORTABLE);
         assert_eq!(chosen(&large, &gpu()), PORTABLE);
         // AMD's devices: two stages in 64 KiB.
         let amd = GemmPlan::Tiles { tile: tile(128, 64 << 10), splits: 1 };
         for cores in [MatrixCores::Mfma, MatrixCores::Wmma] {
             let caps = Caps { matrix_cores: Some(cores), shared_bytes: 64 << 10, ..gpu() };
-            assert_eq!((chosen(&large, &caps), large.plan(5, &caps)), ("matrix_cores", Ok(amd)));
+            assert_eq!((chosen(&large, &caps), large.plan(6, &caps)), ("matrix_cores", Ok(amd)));
         }
         assert_eq!(chosen(&half(16, 4096, 4096), &hopper), PORTABLE);
         assert_eq!(chosen(&GemmProblem { form: Err("gaps"), ..large }, &hopper), PORTABLE);

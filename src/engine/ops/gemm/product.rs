@@ -162,6 +162,14 @@ impl Product {
         }
     }
 
+    /// The same with results in rows: kernels for matrix cores store 16-bit results in no other order, and the gradient of a weight that is stored
+    /// transposed comes in columns.
+    pub(super) fn by_rows(&self) -> Self {
+        let [r, c, _] = self.y.steps;
+        let columns = r == 1 && c != 1 && matches!(self.out, DType::F16 | DType::Bf16);
+        if columns { self.swapped() } else { *self }
+    }
+
     /// `count` batches from number `first` on.
     pub(super) fn batches(&self, first: usize, count: usize) -> Self {
         let (of, out) = (self.dtype, self.out);
@@ -190,11 +198,11 @@ impl Product {
         let rows = e.n.is_multiple_of(4)
             && results.into_iter().all(|t| t.wide_rows(e.m))
             && vectors.into_iter().all(MatrixOperand::along_rows);
-        let (tf32, form) = (self.precision == Precision::Tf32, self.form());
+        let (tf32, form, layout) = (self.precision == Precision::Tf32, self.form(), self.layout());
         let vendor = Library { variant, answer: refusal(vendor) };
         let long_along_k = if e.m > e.n { self.a.steps[1] == 1 } else { self.b.steps[0] == 1 };
         let (dtype, parts, plain) = (self.dtype, refusal(parts), self.plain_product());
-        GemmProblem { e, dtype, tf32, parts, vendor, form, plain, rows, long_along_k }
+        GemmProblem { e, dtype, tf32, parts, vendor, form, layout, plain, rows, long_along_k }
     }
 
     /// Whether it is no more than products and biases of columns, in the type of the operands and in rows of whole items of 16 bytes; or why not.
@@ -214,14 +222,12 @@ impl Product {
         }
     }
 
-    /// How the operands lie in memory, or why kernels for matrix cores do not take them: these copy items of 16 bytes of one row.
+    /// How the operands lie in memory, or why kernels that copy items of 16 bytes of one row do not take them.
     fn form(&self) -> Result<Form, &'static str> {
-        if !matches!(self.dtype, DType::F16 | DType::Bf16) {
-            return Err("operands are neither f16 nor bf16");
-        }
         let (e, [ar, ac, ab], [br, bc, bb]) = (self.e, self.a.steps, self.b.steps);
+        let item = 16 / self.dtype.size();
         let items = |inner: usize, step: usize, batch: usize| {
-            [inner, step, if e.batch > 1 { batch } else { 0 }].into_iter().all(|n| n.is_multiple_of(8))
+            [inner, step, if e.batch > 1 { batch } else { 0 }].into_iter().all(|n| n.is_multiple_of(item))
         };
         let (a_rows, a_columns) = (ac == 1 && items(e.k, ar, ab), ar == 1 && items(e.m, ac, ab));
         let (b_rows, b_columns) = (bc == 1 && items(e.n, br, bb), br == 1 && items(e.k, bc, bb));
@@ -232,6 +238,28 @@ impl Product {
             true if a_columns && b_columns => Err("both operands are transposed"),
             _ => Err("rows of an operand are no whole items of 16 bytes at multiples of 16 bytes"),
         }
+    }
+
+    /// How the operands lie in memory where neighbours in one direction of each are neighbours there, and whether each consists of whole items of 16 bytes in
+    /// this direction.
+    fn layout(&self) -> Result<(Form, [bool; 2]), &'static str> {
+        let (e, item) = (self.e, 16 / self.dtype.size());
+        let (a, b) = (self.a, self.b.transposed());
+        // Rows of A, and columns of B, along k; else across.
+        let [a_along, b_along] = [a.steps[1] == 1, b.steps[1] == 1];
+        let form = match (a_along, b_along) {
+            (true, true) => Form::Nt,
+            (true, false) if b.steps[0] == 1 => Form::Nn,
+            (false, false) if a.steps[0] == 1 && b.steps[0] == 1 => Form::Tn,
+            (false, true) if a.steps[0] == 1 => return Err("both operands are transposed"),
+            _ => return Err("no neighbours of an operand are neighbours in memory"),
+        };
+        let items = |t: MatrixOperand, along: bool, rows: usize| {
+            let [inner, outer] = if along { [e.k, t.steps[0]] } else { [rows, t.steps[1]] };
+            let batch = if e.batch > 1 { t.steps[2] } else { 0 };
+            t.aligned && [inner, outer, batch].into_iter().all(|n| n.is_multiple_of(item))
+        };
+        Ok((form, [items(a, a_along, e.m), items(b, b_along, e.n)]))
     }
 
     /// Type of the accumulators.

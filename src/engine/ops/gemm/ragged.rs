@@ -211,13 +211,19 @@ impl Engine {
         self.launch(kernel, ragged.dtype, of, grid, &ragged.portable_args())
     }
 
-    /// The sums of the rows of dZ by groups.
-    fn ragged_bias_gradient(&self, dz: &View<'_>, offsets: &View<'_>, g: &GradMut<'_>) -> Result<()> {
+    /// The sums of the rows of dZ by groups; wrong offsets are reported under `op`.
+    pub(in crate::engine::ops) fn ragged_bias_gradient(
+        &self,
+        op: &'static str,
+        dz: &View<'_>,
+        offsets: &View<'_>,
+        g: &GradMut<'_>,
+    ) -> Result<()> {
         let (&[rows, n], &[groups, _]) = (dz.shape(), g.out.shape()) else { return Ok(()) };
         let (dt, m) = (dz.dtype(), operand(dz, false));
         let w = 16 / dt.size();
         let wide = m.aligned && m.steps[1] == 1 && m.steps[0].is_multiple_of(w) && n.is_multiple_of(w);
-        let blocks = n.div_ceil(32 * if wide { w } else { 1 }).saturating_mul(groups);
+        let blocks = n.div_ceil(8 * if wide { w } else { 1 }).saturating_mul(groups);
         let parts = bias_parts(rows, groups, blocks, self.caps());
         let scratch = match parts {
             1 => None,
@@ -234,7 +240,7 @@ impl Engine {
             size: dims([rows, n, groups, parts, m.steps[0], m.steps[1]]),
             wide: i32::from(wide),
             accumulate,
-            code: code_of_op("gemm_ragged_bwd"),
+            code: code_of_op(op),
         };
         let grid = Grid::Blocks([blocks.saturating_mul(parts), 1, 1]);
         self.launch(&GEMM_RAGGED_BIAS, dt, "", grid, &args)?;
@@ -261,7 +267,7 @@ impl Engine {
         }
         if let Some(g) = &io.dbias {
             self.check_owner(op, "dbias", &g.out.as_view())?;
-            self.ragged_bias_gradient(&io.dz, &io.offsets, g)?;
+            self.ragged_bias_gradient(op, &io.dz, &io.offsets, g)?;
         }
         let dt = io.a.dtype();
         let (a, dz, d) = (operand(&io.a, false), operand(&io.dz, false), of_groups(&db, false));

@@ -87,10 +87,10 @@ pub(super) fn columns(n: usize) -> usize {
 }
 
 /// Parts that the rows of each group are added in, for the gradient of the biases in so many blocks a part: two blocks for each unit of the device, and
-/// no part of a group of mean size below 8 rows. A function of the problem and the device alone, so results repeat.
+/// no part of a group of mean size below 1024 rows, which take less time than the sums of several parts. A function of the problem and the device alone, so results repeat.
 pub(super) fn bias_parts(rows: usize, groups: usize, blocks: usize, caps: &Caps) -> usize {
     let want = (2 * caps.compute_units as usize).div_ceil(blocks.max(1));
-    want.min(rows / groups.max(1) / 8).max(1)
+    want.min(rows / groups.max(1) / 1024).max(1)
 }
 
 /// The product itself.
@@ -273,9 +273,10 @@ mod tests {
     #[test]
     fn bias_gradients_fill_the_device() {
         let caps = Caps { compute_units: 132, ..gpu() };
-        assert_eq!(bias_parts(8192, 8, 128, &caps), 3);
-        assert_eq!(bias_parts(8192, 8, 32, &caps), 9);
-        assert_eq!(bias_parts(200, 8, 32, &caps), 3);
+        assert_eq!(bias_parts(8192, 8, 128, &caps), 1);
+        assert_eq!(bias_parts(65_536, 8, 128, &caps), 3);
+        assert_eq!(bias_parts(65_536, 8, 32, &caps), 8);
+        assert_eq!(bias_parts(200, 8, 32, &caps), 1);
         assert_eq!(bias_parts(200_000, 20_000, 20_000, &caps), 1);
         assert_eq!(bias_parts(0, 0, 0, &caps), 1);
     }

@@ -76,6 +76,7 @@ pub(super) const ROWS: &[Row] = &[
     row("cast", "`Tensor.to`, `Tensor.float`, `Tensor.half`, ...", "`Tensor::to_dtype`").gradient("cast"),
     // Activation and softmax.
     row("activation", "`F.relu`, `F.gelu`, `F.silu`, ...", "`Tensor::activation`, `Tensor::relu`, ..."),
+    row("activation_bias_bwd", "autograd of `F.gelu(z + bias)`, ...", "`Tensor::linear`, `Tensor::linear_ragged`"),
     row("prelu", "`F.prelu`", "`Tensor::prelu`"),
     row("gated", "`F.glu`", "`Tensor::glu`, `Tensor::gated_by`"),
     row("softmax", "`F.softmax`, `F.log_softmax`", "`Tensor::softmax`, `Tensor::log_softmax`"),
