@@ -2,9 +2,9 @@
 
 use super::{Activation, Saved, check_activation_bwd};
 use crate::buffer::{GradMut, View, ViewMut};
-use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 use crate::ops::check;
+use crate::ops::gemm::check_offsets;
 
 io_struct! {
     /// Operands of [`ActivationOps::activation_bias_bwd`](super::ActivationOps::activation_bias_bwd), floats of one dtype.
@@ -45,9 +45,7 @@ pub(crate) fn check_activation_bias_bwd(act: Activation, io: &ActivationBiasBwd<
     let mut others = vec![("dy", io.dy), ("saved", saved), ("dx", io.dx.as_view())];
     if let Some(offsets) = io.offsets {
         check::contiguous(op, "dbias", &dbias)?;
-        check::shape(op, "offsets", &offsets, &[groups + 1])?;
-        check::contiguous(op, "offsets", &offsets)?;
-        check::dtype(op, "offsets", &offsets, DType::I32)?;
+        check_offsets(op, &offsets, groups)?;
         check::separate_output(op, "dx", &io.dx, &[("offsets", offsets)])?;
         others.push(("offsets", offsets));
     }

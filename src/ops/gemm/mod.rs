@@ -537,7 +537,7 @@ pub(crate) fn check_gemm_ragged(p: &Gemm, io: &GemmRagged<'_>) -> Result<Extents
 }
 
 /// Offsets of groups of rows.
-fn check_offsets(op: &'static str, offsets: &View<'_>, groups: usize) -> Result<()> {
+pub(crate) fn check_offsets(op: &'static str, offsets: &View<'_>, groups: usize) -> Result<()> {
     check::shape(op, "offsets", offsets, &[groups + 1])?;
     check::contiguous(op, "offsets", offsets)?;
     check::dtype(op, "offsets", offsets, DType::I32)

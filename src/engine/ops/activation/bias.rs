@@ -2,11 +2,10 @@
 
 use super::gradient_function;
 use super::plan::{BiasPlan, BiasProblem};
-use crate::driver::Ptr;
+use crate::buffer::Buffer;
 use crate::engine::Engine;
 use crate::engine::geometry::Alignment;
-use crate::engine::launch::{Grid, code_of_op, dims, int, long};
-use crate::engine::ops::norm::join_tx;
+use crate::engine::launch::{Grid, code_of_op, dims};
 use crate::error::Result;
 use crate::ops::activation::*;
 use crate::ops::core::Choice;
@@ -63,37 +62,26 @@ impl Engine {
         let (saved, function, [p, q]) = gradient_function(act, io.saved);
         let sums = || self.scratch(dt.accumulator(), parts * groups * cols);
         let part = (parts > 1).then(sums).transpose()?;
-        let (dbias, accumulate) = (self.arg_out(&io.dbias.out), i32::from(io.dbias.accumulate));
-        let part_arg = part.as_ref().map_or(Ptr::NULL, |s| self.arg_in(&s.view()));
+        let part = part.as_ref().map(Buffer::view);
         let args = ActivationBiasBwdArgs {
             dy: self.arg_in(&io.dy),
             x: self.arg_in(&saved),
             offsets: self.arg_opt(io.offsets.as_ref()),
             dx: self.arg_out(&io.dx),
-            dbias,
-            part: part_arg,
+            dbias: self.arg_out(&io.dbias.out),
+            part: self.arg_opt(part.as_ref()),
             err: self.arg_error(),
             size: dims([rows, cols, groups, parts]),
-            accumulate,
+            accumulate: i32::from(io.dbias.accumulate),
             p,
             q,
             s: 0.0,
             code: code_of_op("activation_bias_bwd"),
         };
         self.launch(&ACTIVATION_BIAS_BWD, dt, function, Grid::Blocks([blocks, 1, 1]), &args)?;
-        if part.is_none() {
-            return Ok(());
+        match part {
+            Some(part) => self.combine_parts(&part, &io.dbias, [parts, groups * cols, 1]),
+            None => Ok(()),
         }
-        let (sets, tx) = (groups * cols, join_tx(parts, 1));
-        let args = ActivationCombineArgs {
-            part: part_arg,
-            da: dbias,
-            outer: long(parts),
-            sets: long(sets),
-            inner: 1,
-            tx: int(tx),
-            accumulate,
-        };
-        self.launch(&ACTIVATION_COMBINE, dt, "", Grid::Blocks([sets.div_ceil(tx), 1, 1]), &args)
     }
 }

@@ -77,6 +77,27 @@ struct PreluBwd {
 }
 
 impl Engine {
+    /// Adds the sums `part` [outer, sets, inner] of each set.
+    fn combine_parts(
+        &self,
+        part: &View<'_>,
+        to: &GradMut<'_>,
+        [outer, sets, inner]: [usize; 3],
+    ) -> Result<()> {
+        let tx = join_tx(outer, inner);
+        let args = ActivationCombineArgs {
+            part: self.arg_in(part),
+            da: self.arg_out(&to.out),
+            outer: long(outer),
+            sets: long(sets),
+            inner: long(inner),
+            tx: int(tx),
+            accumulate: i32::from(to.accumulate),
+        };
+        let grid = Grid::Blocks([sets.div_ceil(tx), 1, 1]);
+        self.launch(&ACTIVATION_COMBINE, to.out.dtype(), "", grid, &args)
+    }
+
     /// dx, and partial sums of da.
     fn prelu_sums(&self, p: &PreluBwdProblem, plan: PreluBwdPlan, io: PreluBwd) -> Result<()> {
         let PreluBwd { dy, x, a, dx, part, accumulate } = io;
@@ -205,16 +226,6 @@ impl ActivationOps for Engine {
         let (dx, sums) = (self.arg_opt(vx.as_ref()), self.arg_opt(part.as_ref().map(Buffer::view).as_ref()));
         self.prelu_sums(&problem, plan, PreluBwd { dy, x, a, dx, part: sums, accumulate })?;
         let (Some(part), Some(da)) = (part, da) else { return Ok(()) };
-        let tx = join_tx(outer, inner);
-        let args = ActivationCombineArgs {
-            part: self.arg_in(&part.view()),
-            da: self.arg_out(&da.out),
-            outer: long(outer),
-            sets: long(slopes),
-            inner: long(inner),
-            tx: int(tx),
-            accumulate: i32::from(da.accumulate),
-        };
-        self.launch(&ACTIVATION_COMBINE, dt, "", Grid::Blocks([slopes.div_ceil(tx), 1, 1]), &args)
+        self.combine_parts(&part.view(), &da, [outer, slopes, inner])
     }
 }

@@ -87,9 +87,7 @@ pub(crate) struct GemmProblem<'a> {
     pub(crate) parts: Result<(), &'a str>,
     /// The vendor's library.
     pub(crate) vendor: Library<'a>,
-    /// How its operands lie in memory, or why kernels that copy items of 16 bytes do not take them.
-    pub(crate) form: Result<Form, &'static str>,
-    /// How they lie where neighbours in one direction of each are neighbours there, and whether each consists of whole items of 16 bytes; or why not.
+    /// How its operands lie in memory where neighbours in one direction of each are neighbours there, and whether each consists of whole items of 16 bytes; or why not.
     pub(crate) layout: Result<(Form, [bool; 2]), &'static str>,
     /// Whether it is no more than the products and biases of columns, in the type of the operands and in rows of whole items of 16 bytes; or why not.
     pub(crate) plain: Result<(), &'static str>,
@@ -274,11 +272,14 @@ impl GemmProblem<'_> {
         Ok(GemmPlan::Cluster { form, items, blocks, per: e.k.div_ceil(cluster).next_multiple_of(4) })
     }
 
-    /// How the operands lie, if they are of 16 bits.
+    /// How the operands lie, if kernels for matrix cores take them: these copy items of 16 bytes.
     fn halves(&self) -> Result<Form, Reason> {
-        match self.dtype {
-            DType::F16 | DType::Bf16 => Ok(self.form?),
-            _ => Err("operands are neither f16 nor bf16".into()),
+        if !matches!(self.dtype, DType::F16 | DType::Bf16) {
+            return Err("operands are neither f16 nor bf16".into());
+        }
+        match self.layout? {
+            (form, [true, true]) => Ok(form),
+            _ => Err("rows of an operand are no whole items of 16 bytes at multiples of 16 bytes".into()),
         }
     }
 
@@ -399,7 +400,6 @@ mod tests {
             tf32: false,
             parts: Err("no vendor library was found"),
             vendor: Library { variant: CUBLASLT, answer: Err("no vendor library was found") },
-            form: Err("f32"),
             layout: Ok((Form::Nt, [true; 2])),
             plain: Err("f32"),
             rows: true,
@@ -526,7 +526,7 @@ mod tests {
             shared_bytes: 227 << 10,
             ..gpu()
         };
-        let half = |m, n, k| GemmProblem { dtype: DType::Bf16, form: Ok(Form::Nt), ..problem(m, n, k) };
+        let half = |m, n, k| GemmProblem { dtype: DType::Bf16, ..problem(m, n, k) };
         let large = half(4096, 4096, 4096);
         assert_eq!(chosen(&large, &hopper), "warp_specialized");
         let grid = Grid::BlocksOf { blocks: 132, threads: 384, local: 224 << 10 };
@@ -561,6 +561,6 @@ mod tests {
             assert_eq!((chosen(&large, &caps), large.plan(6, &caps)), ("matrix_cores", Ok(amd)));
         }
         assert_eq!(chosen(&half(16, 4096, 4096), &hopper), PORTABLE);
-        assert_eq!(chosen(&GemmProblem { form: Err("gaps"), ..large }, &hopper), PORTABLE);
+        assert_eq!(chosen(&GemmProblem { layout: Err("gaps"), ..large }, &hopper), PORTABLE);
     }
 }

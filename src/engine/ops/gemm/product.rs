@@ -198,11 +198,11 @@ impl Product {
         let rows = e.n.is_multiple_of(4)
             && results.into_iter().all(|t| t.wide_rows(e.m))
             && vectors.into_iter().all(MatrixOperand::along_rows);
-        let (tf32, form, layout) = (self.precision == Precision::Tf32, self.form(), self.layout());
+        let (tf32, layout) = (self.precision == Precision::Tf32, self.layout());
         let vendor = Library { variant, answer: refusal(vendor) };
         let long_along_k = if e.m > e.n { self.a.steps[1] == 1 } else { self.b.steps[0] == 1 };
         let (dtype, parts, plain) = (self.dtype, refusal(parts), self.plain_product());
-        GemmProblem { e, dtype, tf32, parts, vendor, form, layout, plain, rows, long_along_k }
+        GemmProblem { e, dtype, tf32, parts, vendor, layout, plain, rows, long_along_k }
     }
 
     /// Whether it is no more than products and biases of columns, in the type of the operands and in rows of whole items of 16 bytes; or why not.
@@ -219,24 +219,6 @@ impl Product {
         match y.aligned && y.steps[1] == 1 && [e.n, y.steps[0], y.steps[2]].into_iter().all(items) {
             true => Ok(()),
             false => Err("results do not lie in rows of whole items of 16 bytes at multiples of 16 bytes"),
-        }
-    }
-
-    /// How the operands lie in memory, or why kernels that copy items of 16 bytes of one row do not take them.
-    fn form(&self) -> Result<Form, &'static str> {
-        let (e, [ar, ac, ab], [br, bc, bb]) = (self.e, self.a.steps, self.b.steps);
-        let item = 16 / self.dtype.size();
-        let items = |inner: usize, step: usize, batch: usize| {
-            [inner, step, if e.batch > 1 { batch } else { 0 }].into_iter().all(|n| n.is_multiple_of(item))
-        };
-        let (a_rows, a_columns) = (ac == 1 && items(e.k, ar, ab), ar == 1 && items(e.m, ac, ab));
-        let (b_rows, b_columns) = (bc == 1 && items(e.n, br, bb), br == 1 && items(e.k, bc, bb));
-        match self.a.aligned && self.b.aligned {
-            true if a_rows && b_rows => Ok(Form::Nn),
-            true if a_rows && b_columns => Ok(Form::Nt),
-            true if a_columns && b_rows => Ok(Form::Tn),
-            true if a_columns && b_columns => Err("both operands are transposed"),
-            _ => Err("rows of an operand are no whole items of 16 bytes at multiples of 16 bytes"),
         }
     }
 
