@@ -57,6 +57,15 @@ pub(super) const PROBLEMS: &[Problem] = &[
             (cx.normal(dt, cx.n())?, cx.normal(dt, cx.n())?, cx.empty(dt, cx.n())?, cx.n());
         bytes(3 * n * dt.size(), move |g| g.unary_bwd(Unary::Exp, dy.view(), x.view(), dx.view_mut().into()))
     }),
+    problem("binary", "add_transposed", F32, |cx, dt| {
+        let [r, c] = cx.rows();
+        let (a, b, mut y) = (cx.normal(dt, r * c)?, cx.normal(dt, r * c)?, cx.empty(dt, r * c)?);
+        let l = layout(&[c, r], &[1, c])?;
+        bytes(3 * r * c * dt.size(), move |g| {
+            let b = b.view().with_layout(l)?;
+            g.binary(Binary::Add, a.shaped(&[c, r])?, b, y.shaped_mut(&[c, r])?)
+        })
+    }),
     problem("unary_bwd", "square_strided", F32, |cx, dt| {
         let [r, c] = cx.rows();
         let (dy, x, mut dx) = (cx.normal(dt, r * c)?, cx.normal(dt, r * c)?, cx.empty(dt, r * c)?);

@@ -12,6 +12,7 @@
 #undef GK_BLOCK
 #define GK_BLOCK 384
 #define GK_GEMM_COLUMNS 128
+#define GK_PAIR_DOWN 0
 #define GK_GEMM_STAGES 6
 /* One consumer warpgroup of each block. */
 #define GK_GATE_ARRIVALS 8

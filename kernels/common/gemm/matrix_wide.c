@@ -12,6 +12,7 @@
 #undef GK_BLOCK
 #define GK_BLOCK 384
 #define GK_GEMM_COLUMNS 256
+#define GK_PAIR_DOWN 1
 #define GK_GEMM_STAGES 3
 /* Both consumer warpgroups of both blocks. */
 #define GK_GATE_ARRIVALS 16

@@ -1,14 +1,15 @@
 /* What the warp-specialised products of matrix_specialized.c and matrix_wide.c share: tile scheduler, producer, pipeline of stages in shared memory.
  *
- * A tile has GK_GEMM_SIDE rows and GK_GEMM_COLUMNS columns. The two blocks of a cluster have neighbouring columns of the same rows; each loads half of these
- * and multicasts it to both. In grouped products the tiles of at most 64 rows, one per group at most, are scheduled last.
+ * A tile has GK_GEMM_SIDE rows and GK_GEMM_COLUMNS columns. The two blocks of a cluster have neighbouring tiles: with GK_PAIR_DOWN = 0 of the same rows, with 1
+ * of the same columns, as these are the larger operand. Each loads half of what they share and multicasts it to both. In grouped products (GK_PAIR_DOWN = 0)
+ * the tiles of at most 64 rows, one per group at most, are scheduled last.
  *
  * Tensor maps have boxes of 64 x 64 elements. Axes, innermost first: k, rows, batch for operands that are contiguous along k ("n" of A, "t" of B, as BLAS
  * names them); rows, k, batch for the others.
- * Launch: axis 0 = persistent blocks, two per cluster, GK_BLOCK threads. Tiles go by bands of GK_BAND(kind) rows of tiles, so that what is read at a time fits
+ * Launch: axis 0 = persistent blocks, two per cluster, GK_BLOCK threads. Tiles go by bands of GK_BAND(kind) rows of pairs, so that what is read at a time fits
  * the L2 cache.
  *
- * Defined before: GK_GEMM_COLUMNS, a multiple of 64, GK_GEMM_STAGES and GK_GATE_ARRIVALS, the consumer warps of both blocks that read a stage.
+ * Defined before: GK_PAIR_DOWN, GK_GEMM_COLUMNS, a multiple of 128, GK_GEMM_STAGES and GK_GATE_ARRIVALS, the consumer warps of both blocks that read a stage.
  */
 #include "operands.h"
 #include "groups.h"
@@ -20,6 +21,9 @@
 
 #define GK_GEMM_SIDE 128
 #define GK_GEMM_TERMS 64
+/* Rows and columns of a pair of tiles. */
+#define GK_PAIR_ROWS (GK_GEMM_SIDE * (1 + GK_PAIR_DOWN))
+#define GK_PAIR_COLUMNS (GK_GEMM_COLUMNS * (2 - GK_PAIR_DOWN))
 #define GK_BAND(kind) ((kind) == GK_BY_ROWS ? 2 : 8)
 /* Consumer threads: two warpgroups. */
 #define GK_CONSUMERS 256
@@ -57,14 +61,14 @@ GK_FN gk_extents gk_extents_of(const gk_dims* size, GK_GLOBAL const int* offsets
  * it is 0). end = 0: no more work. */
 typedef struct { int m0, end, n0, y, a, b, first_term, terms, none; } gk_job;
 
-/* Pairs of tiles of a product: row tiles, grouped products' row tiles of at most 64 rows, and pairs across the columns. */
+/* Pairs of tiles of a product: rows of pairs, those of at most 64 rows in grouped products, and pairs across the columns. */
 typedef struct { int whole, halves, across; } gk_pairs;
 
 GK_FN gk_pairs gk_pairs_of(const gk_extents* e, const int kind)
 {
     gk_pairs r;
-    r.whole = (e->m + GK_GEMM_SIDE - 1) / GK_GEMM_SIDE; r.halves = 0;
-    r.across = (e->n + 2 * GK_GEMM_COLUMNS - 1) / (2 * GK_GEMM_COLUMNS);
+    r.whole = (e->m + GK_PAIR_ROWS - 1) / GK_PAIR_ROWS; r.halves = 0;
+    r.across = (e->n + GK_PAIR_COLUMNS - 1) / GK_PAIR_COLUMNS;
     if (kind == GK_BY_ROWS) {
         gk_row_tiles n = gk_row_tiles_of(GK_GEMM_SIDE, e->offsets, e->m, e->groups, e->err, e->code);
         r.whole = n.whole; r.halves = n.halves;
@@ -100,7 +104,8 @@ GK_FN gk_job gk_job_of(const gk_extents* e, gk_pairs n, int turn, int rank, cons
         t -= band * n.across;
         row = band + t % rows; column = t / rows;
     }
-    j.m0 = row * GK_GEMM_SIDE; j.end = e->m; j.n0 = (column * 2 + rank) * GK_GEMM_COLUMNS;
+    j.m0 = row * GK_PAIR_ROWS + rank * (GK_PAIR_ROWS - GK_GEMM_SIDE); j.end = e->m;
+    j.n0 = column * GK_PAIR_COLUMNS + rank * (GK_PAIR_COLUMNS - GK_GEMM_COLUMNS);
     j.terms = e->k;
     if (kind == GK_BY_ROWS) {
         gk_row_tile m = gk_row_tile_at(row, n.whole, GK_GEMM_SIDE, e->offsets, e->m, e->groups);
@@ -145,19 +150,27 @@ GK_FN gk_places gk_places_of(const gk_extents* e, gk_pairs pairs, int rank, cons
 
 /* ---- producer ----------------------------------------------------------------------------------------------------------- */
 
+/* Loads `count` boxes of an operand from row or column `first` on. by_rows: it is contiguous along these, not along k. shared: half of them, to both blocks. */
+GK_FN void gk_load_boxes(gk_u32 to, const gk_tensor_map* map, const int by_rows, int first, int term, int matrix, gk_u32 gate, const int count,
+                         const int shared, int rank)
+{
+    const int own = shared ? count / 2 : count;
+    GK_UNROLL for (int i = 0; i < own; i++) {
+        int box = shared ? rank * own + i : i, at = first + 64 * box, x = by_rows ? at : term, y = by_rows ? term : at;
+        if (shared) gk_box_share(to + (gk_u32)box * GK_BOX_BYTES, map, x, y, matrix, gate, 3);
+        else gk_box_copy(to + (gk_u32)box * GK_BOX_BYTES, map, x, y, matrix, gate);
+    }
+}
+
 /* Loads the stages of a tile; n: stages before it. at, bt: A, B is contiguous along its rows, columns, not along k. */
 GK_FN void gk_feed(const gk_places* l, gk_u32 n, const gk_tensor_map* a, const int at, const gk_tensor_map* b, const int bt, gk_job j, int rank)
 {
     GK_ROLLED for (int k = 0; k < j.terms; k += GK_GEMM_TERMS, n++) {
-        gk_u32 slot = n % GK_GEMM_STAGES, left = l->stages + slot * GK_STAGE_BYTES, right = left + 2u * GK_BOX_BYTES, gate = l->full + 8u * slot;
-        int term = j.first_term + k, row = j.m0 + 64 * rank;
+        gk_u32 slot = n % GK_GEMM_STAGES, left = l->stages + slot * GK_STAGE_BYTES, gate = l->full + 8u * slot;
         gk_gate_pass(l->empty + 8u * slot, n / GK_GEMM_STAGES + 1u);
         gk_gate_expect(gate, GK_STAGE_BYTES);
-        gk_box_share(left + (gk_u32)rank * GK_BOX_BYTES, a, at ? row : term, at ? term : row, j.a, gate, 3);
-        GK_UNROLL for (int i = 0; i < GK_BOXES_OF_COLUMNS; i++) {
-            int column = j.n0 + 64 * i;
-            gk_box_copy(right + (gk_u32)i * GK_BOX_BYTES, b, bt ? column : term, bt ? term : column, j.b, gate);
-        }
+        gk_load_boxes(left, a, at, j.m0, j.first_term + k, j.a, gate, 2, !GK_PAIR_DOWN, rank);
+        gk_load_boxes(left + 2u * GK_BOX_BYTES, b, bt, j.n0, j.first_term + k, j.b, gate, GK_BOXES_OF_COLUMNS, GK_PAIR_DOWN, rank);
     }
 }
 

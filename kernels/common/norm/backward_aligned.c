@@ -30,16 +30,6 @@ GK_FN void gk_pair_sum(gk_f* s1, gk_f* s2, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR 
     *s2 = b;
 }
 
-GK_FN void gk_put_sums(GK_GLOBAL gk_f* p, gk_i64 at, gk_vec v)
-{
-#if GK_DTYPE == GK_F64
-    GK_UNROLL for (int k = 0; k < GK_W; k++) p[at + k] = v.v[k];
-#else
-    GK_UNROLL for (int k = 0; k < GK_W; k += 4)
-        gk_store16((GK_GLOBAL void*)(p + at + k), gk_make16(gk_as_u32(v.v[k]), gk_as_u32(v.v[k + 1]), gk_as_u32(v.v[k + 2]), gk_as_u32(v.v[k + 3])));
-#endif
-}
-
 /* xh in h (which holds x) and dz in d (which holds dy) of the item at element i; w and b are weight and bias, r is added before the activation. */
 GK_FN void gk_aligned_terms(gk_vec* h, gk_vec* d, gk_f m, gk_f q, gk_vec w, gk_vec b, GK_GLOBAL const gk_t* y, GK_GLOBAL const gk_t* r, gk_i64 i,
                          int act, gk_f p)
@@ -74,25 +64,35 @@ GK_FN void gk_row_read(gk_raw16* g, gk_raw16* a, gk_f* m, gk_f* q, GK_GLOBAL con
     if (row < rows) { *q = rstd[row]; if (mean) *m = mean[row]; }
 }
 
-/* Adds the sums of the block's rows, of which each run of `lanes` threads has some, and stores them: dg at `at`, db `second` behind. */
-GK_FN void gk_store_row_sums(GK_GLOBAL gk_f* part, gk_i64 at, gk_i64 second, const gk_vec* dg, const gk_vec* db, int items, int lane, int lanes,
-                             int per, GK_LOCAL_PTR gk_f* sums, const int keep)
+/* Adds the sums in v of the block's `per` rows, of which each run of `lanes` threads has one, and stores them at `at`. Rows of a warp are added by exchange,
+ * where that is possible. What is left of `sets` items at a time meets in local memory. Little text: it runs once, and is read from memory for that. */
+GK_FN void gk_store_row_sums(GK_GLOBAL gk_f* part, gk_i64 at, gk_vec* v, int items, int lane, int lanes, int per, GK_LOCAL_PTR gk_f* sums,
+                             const int keep)
 {
-    GK_UNROLL for (int u = 0; u < keep; u++)
-        GK_UNROLL for (int s = 0; s < 2; s++) {
-            int i = lane + u * lanes;
-            gk_vec v = s ? db[u] : dg[u];
-            if (per > 1) {
-                GK_UNROLL for (int k = 0; k < GK_W; k++) sums[k * GK_BLOCK + gk_lid()] = v.v[k];
-                GK_BARRIER();
-                if (gk_lid() < lanes) {
-                    for (int j = 1; j < per; j++)
-                        GK_UNROLL for (int k = 0; k < GK_W; k++) v.v[k] += sums[k * GK_BLOCK + j * lanes + lane];
-                }
-                GK_BARRIER();
-            }
-            if (gk_lid() < lanes && i < items) gk_put_sums(part, at + (gk_i64)s * second + i * GK_W, v);
+    int row = gk_lid() / lanes, leads = 1;
+#ifdef gk_shuffle_xor
+    GK_ROLLED for (int m = lanes; m < GK_SHUFFLE_WIDTH; m <<= 1)
+        GK_UNROLL for (int u = 0; u < keep; u++) GK_UNROLL for (int k = 0; k < GK_W; k++) v[u].v[k] += gk_shuffle_xor(v[u].v[k], m);
+    if (lanes < GK_SHUFFLE_WIDTH) {
+        row = gk_lid() / GK_SHUFFLE_WIDTH; leads = gk_lid() % GK_SHUFFLE_WIDTH < lanes; per = GK_BLOCK / GK_SHUFFLE_WIDTH;
+    }
+#endif
+    int each = per * lanes, sets = GK_BLOCK / each;
+    GK_ROLLED for (int first = 0; first < keep; first += sets) {
+        GK_UNROLL for (int u = 0; u < keep; u++) {
+            if (!leads || u < first || u >= first + sets) continue;
+            GK_UNROLL for (int k = 0; k < GK_W; k++) sums[k * GK_BLOCK + (u - first) * each + row * lanes + lane] = v[u].v[k];
         }
+        GK_BARRIER();
+        GK_ROLLED for (int o = gk_lid(); o < sets * lanes * GK_W; o += GK_BLOCK) {
+            int k = o % GK_W, i = o / GK_W, item = first * lanes + i, from = k * GK_BLOCK + i / lanes * each + i % lanes;
+            if (item >= items) break;
+            gk_f sum = sums[from];
+            for (int j = 1; j < per; j++) sum += sums[from + j * lanes];
+            part[at + item * GK_W + k] = sum;
+        }
+        GK_BARRIER();
+    }
 }
 
 /* `keep` items of a row per thread, up to 32 / GK_W; ahead: the next row is read before the current one is finished. Block b takes the rows b * per,
@@ -156,7 +156,9 @@ GK_FN void gk_aligned_bwd_rows(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x
             }
         }
     }
-    if (part) gk_store_row_sums(part, (gk_i64)gk_bid(0) * items * GK_W, second, dg, db, items, lane, lanes, per, sums, keep);
+    if (!part) return;
+    gk_store_row_sums(part, (gk_i64)gk_bid(0) * items * GK_W, dg, items, lane, lanes, per, sums, keep);
+    gk_store_row_sums(part, second + (gk_i64)gk_bid(0) * items * GK_W, db, items, lane, lanes, per, sums, keep);
 }
 
 #define GK_NORM_BIND() \

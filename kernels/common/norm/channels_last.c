@@ -1,11 +1,13 @@
-/* Batch normalisation of rows [n, c] of channels that lie side by side: [N, C], and channels-last images as [N * H * W, C]; c consists of whole aligned
- * 16-byte items. Forward y = act((x - mean) * rstd * gamma + beta + r); backward, with dz = dy * act' and xh = (x - mean) * rstd,
+/* Batch normalisation of rows [n, c] of channels that lie side by side: [N, C], and channels-last images as [N * H * W, C], by whole aligned 16-byte items.
+ * Where c is no multiple of GK_W, `fold` rows that make whole items together are one row of `items` below: element e of it belongs to channel e % c, and the
+ * results of a chunk are those of `fold` chunks. Forward y = act((x - mean) * rstd * gamma + beta + r); backward, with dz = dy * act' and
+ * xh = (x - mean) * rstd,
  *
  *   dx (+)= rstd * (gamma * dz - mean(gamma * dz) - xh * mean(gamma * dz * xh))      dr (+)= dz      dgamma = sum of dz * xh      dbeta = sum of dz
  *
  * _moments_channels: mean and m2 of each chunk of rows; _combine_channels: the statistics from them; _apply_channels: the forward map;
- * _bwd_sums_channels: sums of dz * xh, and of dz `second` entries behind, of each chunk of rows; _bwd_join_channels: dgamma, dbeta and the means (coef) from them; _bwd_apply_channels: dx and dr (without
- * coef: statistics were given).
+ * _bwd_sums_channels: sums of dz * xh, and of dz `second` entries behind, of each chunk of rows; _bwd_join_channels: dgamma, dbeta and the means (coef)
+ * from them; _bwd_apply_channels: dx and dr (without coef: statistics were given).
  * A thread keeps what it needs of an item of channels in registers and goes down the rows of a chunk; the maps begin with the last chunk, which may
  * still be cached. Launch: tiles of tx items side by side times chunks of rows, exactly as many blocks as that takes. Arithmetic in gk_f.
  * Deterministic. Reference: F.batch_norm of channels-last tensors, and its gradients.
@@ -30,18 +32,34 @@ GK_FN gk_channel_rows gk_channel_rows_of(int block, gk_i64 n, int items, int tx,
     if (!a.live) a.end = 0;
     return a;
 }
-GK_FN gk_vec gk_channel_values(GK_GLOBAL const gk_f* p, int item)
+/* The channels of an item's elements: GK_W neighbours, the first of which follows the last of `channels`, as many as GK_W at least. */
+typedef struct { int first, channels; } gk_channel_run;
+GK_FN gk_channel_run gk_channels_of(int item, int channels)
 {
-    gk_vec r;
-    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = p[item * GK_W + k];
+    gk_channel_run r;
+    r.first = (int)((gk_u32)item * GK_W % (gk_u32)channels); r.channels = channels;
     return r;
 }
-GK_FN gk_vec gk_channel_params(GK_GLOBAL const gk_t* p, int item, gk_f none)
+/* The same where rows are whole items. */
+GK_FN gk_channel_run gk_channels_of_whole(int item)
+{
+    gk_channel_run r;
+    r.first = item * GK_W; r.channels = 0x7fffffff;
+    return r;
+}
+GK_FN int gk_channel_of(gk_channel_run r, int k) { return r.first + k < r.channels ? r.first + k : r.first + k - r.channels; }
+GK_FN gk_vec gk_channel_values(GK_GLOBAL const gk_f* p, gk_channel_run c)
+{
+    gk_vec r;
+    GK_UNROLL for (int k = 0; k < GK_W; k++) r.v[k] = p[gk_channel_of(c, k)];
+    return r;
+}
+GK_FN gk_vec gk_channel_params(GK_GLOBAL const gk_t* p, gk_channel_run c, gk_f none)
 {
     gk_vec r;
     GK_UNROLL for (int k = 0; k < GK_W; k++) {
         r.v[k] = none;
-        if (p) r.v[k] = gk_load(p, item * GK_W + k);
+        if (p) r.v[k] = gk_load(p, gk_channel_of(c, k));
     }
     return r;
 }
@@ -120,22 +138,23 @@ GK_KERNEL(norm_moments_channels)(GK_IN(gk_t, x), GK_OUT(gk_f, part), gk_i64 n, i
     }
 }
 
-/* Statistics of the channels from those of chunks of `chunk` rows out of n, and the running ones. The threads of a block lie over tx channels side by
- * side. */
+/* Statistics of the channels from those of chunks of `chunk` rows, of which the last `fold` have `rest`, n in all, and the running ones. The threads of a
+ * block lie over tx channels side by side. */
 GK_KERNEL(norm_combine_channels)(GK_IN(gk_f, part), GK_OUT(gk_f, mean), GK_OUT(gk_f, rstd), GK_OUT(gk_f, running_mean), GK_OUT(gk_f, running_var),
-                                 GK_IN(gk_i64, counter), int chunks, int channels, int tx, gk_i64 chunk, gk_i64 n, gk_f eps, gk_f momentum)
+                                 GK_IN(gk_i64, counter), int chunks, int fold, int channels, int tx, gk_i64 chunk, gk_i64 rest,
+                                 gk_i64 n, gk_f eps, gk_f momentum)
 {
     GK_BIND_IN(gk_f, part); GK_BIND_OUT(gk_f, mean); GK_BIND_OUT(gk_f, rstd); GK_BIND_OUT(gk_f, running_mean); GK_BIND_OUT(gk_f, running_var);
     GK_BIND_IN(gk_i64, counter);
     GK_LOCAL gk_f tmp[GK_BLOCK];
     int c = gk_bid(0) * tx + (gk_lid() & (tx - 1)), step = GK_BLOCK / tx, from = c < channels ? gk_lid() / tx : chunks;
-    gk_f sum = GK_R(0.0), m2 = GK_R(0.0), rows = (gk_f)chunk, last = (gk_f)(n - (chunks - 1) * chunk), m;
-    for (int i = from; i < chunks; i += step) sum += (i + 1 < chunks ? rows : last) * part[2 * ((gk_i64)i * channels + c)];
+    gk_f sum = GK_R(0.0), m2 = GK_R(0.0), rows = (gk_f)chunk, last = (gk_f)rest, m;
+    for (int i = from; i < chunks; i += step) sum += (i + fold < chunks ? rows : last) * part[2 * ((gk_i64)i * channels + c)];
     m = gk_across_sum(sum, tmp, tx) / (gk_f)n;
     for (int i = from; i < chunks; i += step) {
         gk_i64 at = 2 * ((gk_i64)i * channels + c);
         gk_f d = part[at] - m;
-        m2 += part[at + 1] + (i + 1 < chunks ? rows : last) * d * d;
+        m2 += part[at + 1] + (i + fold < chunks ? rows : last) * d * d;
     }
     m2 = gk_across_sum(m2, tmp, tx);
     if (gk_lid() < tx && c < channels) {
@@ -150,17 +169,18 @@ GK_KERNEL(norm_combine_channels)(GK_IN(gk_f, part), GK_OUT(gk_f, mean), GK_OUT(g
 }
 
 GK_KERNEL(norm_apply_channels)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_f, mean), GK_IN(gk_f, rstd),
-                               GK_OUT(gk_t, y), gk_i64 n, int items, int tx, gk_i64 chunk, int act, gk_f p)
+                               GK_OUT(gk_t, y), gk_i64 n, int items, int channels, int tx, gk_i64 chunk, int act, gk_f p)
 {
     GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, r); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd);
     GK_BIND_OUT(gk_t, y);
     gk_channel_rows at = gk_channel_rows_of(gk_nblocks(0) - 1 - gk_bid(0), n, items, tx, chunk);
     gk_vec m, q, w, b;
     if (!at.live) return;
-    m = gk_channel_values(mean, at.item);
-    q = gk_channel_values(rstd, at.item);
-    w = gk_channel_params(gamma, at.item, GK_R(1.0));
-    b = gk_channel_params(beta, at.item, GK_R(0.0));
+    gk_channel_run of = gk_channels_of(at.item, channels);
+    m = gk_channel_values(mean, of);
+    q = gk_channel_values(rstd, of);
+    w = gk_channel_params(gamma, of, GK_R(1.0));
+    b = gk_channel_params(beta, of, GK_R(0.0));
     GK_UNROLL for (int k = 0; k < GK_W; k++) q.v[k] *= w.v[k];
     GK_ROLLED for (gk_i64 row = at.row; row < at.end; row += GK_NORM_ROWS * at.step) {
         gk_raw16 a[GK_NORM_ROWS], c[GK_NORM_ROWS];
@@ -185,14 +205,14 @@ GK_KERNEL(norm_apply_channels)(GK_IN(gk_t, x), GK_IN(gk_t, r), GK_IN(gk_t, gamma
 }
 
 /* xh in h (which holds x), dz in d (which holds dy) of the item at element i. e holds y where that is given; else the slope is that at xh * gamma +
- * beta + r. */
+ * beta + r, and rows are whole items. */
 GK_FN void gk_channel_terms(gk_vec* h, gk_vec* d, gk_vec e, gk_vec m, gk_vec q, int item, GK_GLOBAL const gk_t* gamma, GK_GLOBAL const gk_t* beta,
                             GK_GLOBAL const gk_t* y, GK_GLOBAL const gk_t* r, gk_i64 i, int act, gk_f p)
 {
     GK_UNROLL for (int k = 0; k < GK_W; k++) h->v[k] = (h->v[k] - m.v[k]) * q.v[k];
 #if GK_ACTS
     if (!y) {
-        gk_vec w = gk_channel_params(gamma, item, GK_R(1.0)), b = gk_channel_params(beta, item, GK_R(0.0));
+        gk_vec w = gk_channel_params(gamma, gk_channels_of_whole(item), GK_R(1.0)), b = gk_channel_params(beta, gk_channels_of_whole(item), GK_R(0.0));
         if (r) {
             gk_vec o = gk_loadv(r, i);
             GK_UNROLL for (int k = 0; k < GK_W; k++) b.v[k] += o.v[k];
@@ -219,7 +239,7 @@ GK_FN void gk_channel_read(gk_raw16* g, gk_raw16* a, gk_raw16* e, GK_GLOBAL cons
 }
 
 GK_KERNEL(norm_bwd_sums_channels)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r),
-                                  GK_IN(gk_f, mean), GK_IN(gk_f, rstd), GK_OUT(gk_f, part), gk_i64 n, int items, int tx, gk_i64 chunk,
+                                  GK_IN(gk_f, mean), GK_IN(gk_f, rstd), GK_OUT(gk_f, part), gk_i64 n, int items, int channels, int tx, gk_i64 chunk,
                                   gk_i64 second, int act, gk_f p)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, r);
@@ -229,8 +249,9 @@ GK_KERNEL(norm_bwd_sums_channels)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, g
     gk_vec m = gk_zeros(), q = gk_zeros(), s1 = gk_zeros(), s2 = gk_zeros();
     int tiles = (items + tx - 1) / tx, block = gk_bid(0) / tiles, tile = gk_bid(0) - block * tiles;
     if (at.live) {
-        m = gk_channel_values(mean, at.item);
-        q = gk_channel_values(rstd, at.item);
+        gk_channel_run of = gk_channels_of(at.item, channels);
+        m = gk_channel_values(mean, of);
+        q = gk_channel_values(rstd, of);
     }
     GK_ROLLED for (gk_i64 row = at.row; row < at.end; row += GK_NORM_ROWS * at.step) {
         gk_raw16 g[GK_NORM_ROWS], a[GK_NORM_ROWS], e[GK_NORM_ROWS];
@@ -285,22 +306,26 @@ GK_KERNEL(norm_bwd_join_channels)(GK_IN(gk_f, part), GK_IN(gk_t, gamma), GK_OUT(
     }
 }
 
+/* With a few registers less a second block of 16-bit units fits on an SM. */
+#undef GK_MIN_BLOCKS
+#define GK_MIN_BLOCKS (GK_W == 8 ? 2 : 0)
 GK_KERNEL(norm_bwd_apply_channels)(GK_IN(gk_t, dy), GK_IN(gk_t, x), GK_IN(gk_t, gamma), GK_IN(gk_t, beta), GK_IN(gk_t, y), GK_IN(gk_t, r),
                                    GK_IN(gk_f, mean), GK_IN(gk_f, rstd), GK_IN(gk_f, coef), GK_OUT(gk_t, dx), GK_OUT(gk_t, dr), gk_i64 n, int items,
-                                   int tx, gk_i64 chunk, int alone, int act, gk_f p, int accumulate, int accumulate_r)
+                                   int channels, int tx, gk_i64 chunk, int alone, int act, gk_f p, int accumulate, int accumulate_r)
 {
     GK_BIND_IN(gk_t, dy); GK_BIND_IN(gk_t, x); GK_BIND_IN(gk_t, gamma); GK_BIND_IN(gk_t, beta); GK_BIND_IN(gk_t, y); GK_BIND_IN(gk_t, r);
     GK_BIND_IN(gk_f, mean); GK_BIND_IN(gk_f, rstd); GK_BIND_IN(gk_f, coef); GK_BIND_OUT(gk_t, dx); GK_BIND_OUT(gk_t, dr);
     gk_channel_rows at = gk_channel_rows_of(gk_nblocks(0) - 1 - gk_bid(0), n, items, tx, chunk);
     gk_vec m, q, w, c1, c2;
     if (!at.live) return;
-    m = gk_channel_values(mean, at.item);
-    q = gk_channel_values(rstd, at.item);
-    w = gk_channel_params(gamma, at.item, GK_R(1.0));
+    gk_channel_run of = gk_channels_of(at.item, channels);
+    m = gk_channel_values(mean, of);
+    q = gk_channel_values(rstd, of);
+    w = gk_channel_params(gamma, of, GK_R(1.0));
     /* dx = w * dz - c1 - c2 * xh, with rstd in all three. */
     GK_UNROLL for (int k = 0; k < GK_W; k++) {
         gk_f scale = alone ? GK_R(0.0) : q.v[k];
-        gk_i64 c = (gk_i64)at.item * GK_W + k;
+        gk_i64 c = gk_channel_of(of, k);
         c1.v[k] = c2.v[k] = GK_R(0.0);
         if (coef) { c1.v[k] = scale * coef[2 * c]; c2.v[k] = scale * coef[2 * c + 1]; }
         w.v[k] *= scale;

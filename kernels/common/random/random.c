@@ -37,10 +37,10 @@ GK_FN gk_f gk_rand_uniform(gk_words r, int k, gk_f lo, gk_f hi)
     gk_f v = lo + (hi - lo) * gk_uniform01(r, k);
     return v < hi ? v : gk_max(lo, gk_nextafter(hi, lo));
 }
-/* Box and Muller (1958) on pairs. */
+/* Box and Muller (1958) on pairs. The root, without the branch of a correctly rounded one, is found once for both numbers. */
 GK_FN gk_f gk_rand_normal(gk_words r, int k, gk_f mean, gk_f std)
 {
-    gk_f radius = gk_sqrt(GK_R(-2.0) * gk_log(gk_uniform01_open(r, k & ~1)));
+    gk_f square = GK_R(-2.0) * gk_log(gk_uniform01_open(r, k & ~1)), radius = square > GK_R(0.0) ? square * GK_M(rsqrt)(square) : GK_R(0.0);
     return mean + std * radius * gk_trig2pi(gk_uniform01(r, k | 1), !(k & 1));
 }
 GK_FN gk_f gk_rand_exponential(gk_words r, int k, gk_f rate, gk_f unused) { return -gk_log(gk_uniform01_open(r, k)) / rate; }

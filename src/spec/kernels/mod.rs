@@ -244,6 +244,7 @@ pub(crate) static SOURCES: &[(&str, &str)] = texts![
     "common/quantized/sparse.c",
     "common/random/random.c",
     "common/reduce/backward.c",
+    "common/reduce/column_sums.c",
     "common/reduce/reduce.c",
     "common/reduce/reduce_ops.h",
     "common/resample/doubling.c",

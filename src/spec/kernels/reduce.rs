@@ -79,6 +79,21 @@ kernel_args! {
 }
 
 kernel_args! {
+    /// Arguments of `column_sums`.
+    ColumnSumsArgs {
+        x: In("gk_t"),
+        y: Out("gk_t"),
+        n: I64,
+        step: I64,
+        chunk: I64,
+        items: I32,
+        wide: I32,
+        step_y: I64,
+        accumulate: I32,
+    }
+}
+
+kernel_args! {
     /// Arguments of `reduce_rows`.
     ReduceRowsArgs {
         x: In("gk_t"),
@@ -179,6 +194,7 @@ kernel_table! {
     REDUCE_BWD: ReduceBwdArgs = "reduce/backward.c" "reduce_bwd" [(FLOATS64, BACKWARD_FLOATS)];
     ARG_REDUCE_BWD: ArgReduceBwdArgs = "reduce/backward.c" "arg_reduce_bwd" [(FLOATS64, BACKWARD_ARG)];
     DOT_BWD: DotBwdArgs = "reduce/backward.c" "dot_bwd" [(FLOATS64, BACKWARD_DOT)];
+    COLUMN_SUMS: ColumnSumsArgs = "reduce/column_sums.c" "column_sums" [(FLOATS64, &[])];
     REDUCE_ROWS: ReduceRowsArgs = "reduce/reduce.c" "reduce_rows" [(FLOATS64, FLOAT_REDUCTIONS), (INTS, INT_REDUCTIONS), (U8, MASK_REDUCTIONS)];
     REDUCE_COLUMNS: ReduceColumnsArgs = "reduce/reduce.c" "reduce_columns" [(FLOATS64, FLOAT_REDUCTIONS), (INTS, INT_REDUCTIONS), (U8, MASK_REDUCTIONS)];
     REDUCE_COMBINE: ReduceCombineArgs = "reduce/reduce.c" "reduce_combine" [(FLOATS64, FLOAT_REDUCTIONS), (INTS, INT_REDUCTIONS), (U8, MASK_REDUCTIONS)];

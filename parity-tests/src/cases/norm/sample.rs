@@ -152,10 +152,12 @@ pub(super) fn draw_instances(s: &mut Sample) {
 }
 
 pub(super) fn draw_batch(s: &mut Sample) {
-    // Whole 16-byte items: many rows of channels, and planes.
+    // Whole 16-byte items: many rows of channels, and planes; then rows of channels that are whole items together.
     let whole: Option<&[usize]> = match s.aligned() {
         Some(1) => Some(&[2000, 64]),
         Some(2) => Some(&[5, 8, 16, 16]),
+        Some(3) => Some(&[2000, 61]),
+        Some(4) => Some(&[24, 9]),
         _ => None,
     };
     let shape = match whole {

@@ -50,7 +50,7 @@ impl Engine {
         let Some((name, [p, q])) = binary_function(op, dt) else { return self.ldexp(a, b, y, false) };
         let mut m = Merged::in_order_of(0, [y.layout(), a.layout(), b.layout()]);
         let views = [y, a, b];
-        let problem = map_problem(&m, views);
+        let problem = map_problem(&m, views, 0);
         let by_vector = |wide: bool| Grid::Stride(if wide { count.div_ceil(vector(dt)) } else { count });
         let ([y_arg, a, b], n) = (views.map(|v| self.arg_in(v)), long(count));
         let (rank, shape, [sy, sa, sb]) = merged_axes(&m);
@@ -70,7 +70,13 @@ impl Engine {
             return self.launch(&BINARY_MASK, dt, name, grid, &args);
         }
         let special = is_binary_special(name);
-        if let MapPlan::Flat { wide } = self.plan(OP, &problem)? {
+        let plan = self.plan(OP, &problem)?;
+        if plan == MapPlan::Packed {
+            let [mut home, mut other] = [None, None];
+            let [_, a, b] = views;
+            return self.map2(op, &self.along(a, y, &mut home)?, &self.along(b, y, &mut other)?, y);
+        }
+        if let MapPlan::Flat { wide } = plan {
             let (wide, kernel) = if special { (false, &BINARY_SPECIAL_FLAT) } else { (wide, &BINARY_FLAT) };
             let args = BinaryFlatArgs { a, b, y: y_arg, n, wide: i32::from(wide), p, q };
             return self.launch(kernel, dt, name, by_vector(wide), &args);

@@ -10,7 +10,7 @@ use self::binary::widen;
 use self::binary_bwd::bwd_problem;
 use self::full::Full;
 use self::plan::{BinaryBwdPlan, BinaryBwdProblem, MapProblem, SharedRow};
-use crate::buffer::{GradMut, View, ViewMut};
+use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::DimsArg;
 use crate::dtype::DType;
 use crate::engine::Engine;
@@ -44,20 +44,40 @@ fn spread<'a>(v: &View<'a>, shape: &[usize]) -> Result<View<'a>> {
     v.broadcast_to(shape)
 }
 
-/// Whether operands are addressed by position.
-fn map_problem<const N: usize>(m: &Merged<N>, views: [&View<'_>; N]) -> MapProblem {
-    MapProblem { flat: (0..N).all(|k| m.is_flat(k)), aligned: views.into_iter().all(aligned16) }
+/// How operands lie, of which number `result` is the result.
+fn map_problem<const N: usize>(m: &Merged<N>, views: [&View<'_>; N], result: usize) -> MapProblem {
+    let crossed = (0..N).any(|k| k != result && lies_across(views[k], views[result]));
+    let flat = (0..N).all(|k| m.is_flat(k));
+    MapProblem { flat, aligned: views.into_iter().all(aligned16), crossed, elements: views[result].numel() }
+}
+
+/// Whether the result is contiguous, and an operand's neighbours are neighbours along another axis of it than the innermost. A broadcast operand does not count.
+fn lies_across(operand: &View<'_>, result: &View<'_>) -> bool {
+    let m = Merged::new([operand.layout(), result.layout()]);
+    let strides = &m.strides[0];
+    let apart = strides.last().is_some_and(|&s| s > 1);
+    result.is_contiguous() && apart && strides.contains(&1) && !strides.contains(&0)
 }
 
 impl Engine {
-    /// What serves functions of contiguous f32 operands, or the gradients of a matrix of 4096 x 1024 with a bias.
+    /// The operand, as a copy in the order of the result where it lies across it.
+    fn along<'a>(
+        &self,
+        operand: &View<'a>,
+        result: &View<'_>,
+        home: &'a mut Option<Buffer>,
+    ) -> Result<View<'a>> {
+        if lies_across(operand, result) { self.packed(operand, home) } else { Ok(*operand) }
+    }
+
+    /// What serves functions of 2^20 contiguous f32 numbers, or the gradients of a matrix of 4096 x 1024 with a bias.
     pub(crate) fn explain_elementwise(&self, op: &'static str) -> Result<Choice> {
         if op == "binary_bwd" {
             let (shared, dtype) = (Some(SharedRow::B), DType::F32);
             let p = BinaryBwdProblem { rows: 4096, cols: 1024, shared, dtype, aligned: true };
             return self.explain_problem(op, &p);
         }
-        self.explain_problem(op, &MapProblem { flat: true, aligned: true })
+        self.explain_problem(op, &MapProblem { flat: true, aligned: true, crossed: false, elements: 1 << 20 })
     }
 
     /// Sums an empty gradient of dy's shape: zeros where an operand is not empty.

@@ -27,24 +27,24 @@ fn is_airy(function: &str) -> bool {
 }
 
 impl Engine {
-    /// y = f(x) for any function of `elementwise/unary_ops.h` and `activation/activation_ops.h`; operands are checked.
+    /// result = f(x) for any function of `elementwise/unary_ops.h` and `activation/activation_ops.h`; operands are checked.
     pub(in crate::engine::ops) fn map(
         &self,
         op: &'static str,
         function: &'static str,
         x: &View<'_>,
-        y: &ViewMut<'_>,
+        result: &ViewMut<'_>,
         [p, q, s]: [f64; 3],
     ) -> Result<()> {
         let count = x.numel();
         if count == 0 {
             return Ok(());
         }
-        let (dt, v) = (x.dtype(), y.as_view());
+        let (dt, v) = (x.dtype(), result.as_view());
         let m = Merged::in_order_of(1, [x.layout(), v.layout()]);
-        let problem = map_problem(&m, [x, &v]);
+        let problem = map_problem(&m, [x, &v], 1);
         let (rank, shape, [sx, sy]) = merged_axes(&m);
-        let (x, y, n) = (self.arg_in(x), self.arg_in(&v), long(count));
+        let (operand, x, y, n) = (x, self.arg_in(x), self.arg_in(&v), long(count));
         if v.dtype() != dt {
             let wide = problem.flat && problem.aligned;
             let args = UnaryMaskArgs { x, y, n, wide: i32::from(wide), rank, shape, sx, sy, p, q, s };
@@ -60,6 +60,10 @@ impl Engine {
                     _ => &UNARY_FLAT,
                 };
                 self.launch(kernel, dt, function, flat_grid(count, dt, wide, 4), &args)
+            }
+            MapPlan::Packed => {
+                let mut home = None;
+                self.map(op, function, &self.along(operand, &v, &mut home)?, result, [p, q, s])
             }
             MapPlan::Strided => {
                 let args = UnaryNdArgs { x, y, n, rank, shape, sx, sy, p, q, s };
@@ -88,7 +92,12 @@ impl Engine {
         }
         let (dt, v) = (dy.dtype(), dx.out.as_view());
         let m = Merged::in_order_of(2, [dy.layout(), saved.layout(), v.layout()]);
-        let plan = self.plan(op, &map_problem(&m, [dy, saved, &v]))?;
+        let plan = self.plan(op, &map_problem(&m, [dy, saved, &v], 2))?;
+        if plan == MapPlan::Packed {
+            let [mut home, mut other] = [None, None];
+            let operands = [&self.along(dy, &v, &mut home)?, &self.along(saved, &v, &mut other)?];
+            return self.map_bwd(op, function, operands, dx, [p, q, s]);
+        }
         let (dy, x, accumulate) = (self.arg_in(dy), self.arg_in(saved), i32::from(dx.accumulate));
         let (dx, n) = (self.arg_in(&v), long(count));
         match plan {
@@ -97,7 +106,7 @@ impl Engine {
                 let kernel = if is_special(function) { &SPECIAL_BWD_FLAT } else { &UNARY_BWD_FLAT };
                 self.launch(kernel, dt, function, flat_grid(count, dt, wide, 2), &args)
             }
-            MapPlan::Strided => {
+            MapPlan::Packed | MapPlan::Strided => {
                 let (rank, shape, [sdy, sx, sdx]) = merged_axes(&m);
                 let args = UnaryBwdNdArgs { dy, x, dx, n, rank, shape, sdy, sx, sdx, accumulate, p, q, s };
                 let kernel = if is_special(function) { &SPECIAL_BWD_ND } else { &UNARY_BWD_ND };

@@ -128,6 +128,15 @@ pub(crate) enum GemmPlan {
     Tiles { tile: Tile, splits: usize },
 }
 
+/// Pairs of tiles of so many columns: tiles of [`WIDE`] columns lie one below the other, others side by side.
+fn pairs(columns: usize, [down, n, batch]: [usize; 3]) -> usize {
+    let (down, across) = match columns {
+        WIDE => (down.div_ceil(2), n.div_ceil(WIDE)),
+        _ => (down, n.div_ceil(2 * columns)),
+    };
+    down.saturating_mul(across).saturating_mul(batch)
+}
+
 /// Blocks and local memory of `gemm/matrix_specialized.c`, or with tiles of [`WIDE`] columns of `gemm/matrix_wide.c`, for `down` tiles of rows of `batch`
 /// products of `n` columns; or why the device does not have that.
 pub(crate) fn specialized_grid(
@@ -151,7 +160,7 @@ pub(crate) fn specialized_grid(
             format!("it needs {} bytes of local memory, of {}", local + gates, caps.shared_bytes).into()
         );
     }
-    let pairs = down.saturating_mul(n.div_ceil(2 * columns)).saturating_mul(batch);
+    let pairs = pairs(columns, [down, n, batch]);
     if pairs > i32::MAX as usize / 2 {
         return Err("it has too many tiles".into());
     }
@@ -162,11 +171,9 @@ pub(crate) fn specialized_grid(
 /// Whether pairs of tiles of [`WIDE`] columns take less time than the larger number of pairs of [`MATRIX_SIDE`]: the blocks of the device take one pair
 /// after the other, and a wide pair takes 0.93 times as long as two others (H200; 102 and 111 us for 8,192 x 4,096 x 1,024, 27 and 29 for 2,048 x 2,048 x
 /// 2,048, 187 and 201 for 4,096 x 4,096 x 4,096).
-pub(super) fn wide_is_faster([down, n, batch]: [usize; 3], caps: &Caps) -> bool {
+pub(super) fn wide_is_faster(tiles: [usize; 3], caps: &Caps) -> bool {
     let clusters = (caps.compute_units as usize / 2).max(1);
-    let turns = |columns: usize| {
-        down.saturating_mul(n.div_ceil(2 * columns)).saturating_mul(batch).div_ceil(clusters)
-    };
+    let turns = |columns| pairs(columns, tiles).div_ceil(clusters);
     turns(WIDE).saturating_mul(186) <= turns(MATRIX_SIDE).saturating_mul(100)
 }
 

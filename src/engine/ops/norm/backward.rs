@@ -102,6 +102,7 @@ impl<'a> Back<'a> {
             share,
             terms: Alignment::of(self.dt(), self.terms()),
             operands: self.terms().count(),
+            slope_of_x: self.act.number != 0 && self.y.is_none(),
             aligned: self.aligned(),
         }
     }
@@ -409,7 +410,16 @@ impl Engine {
             "group_norm_bwd" => 2,
             _ => 0,
         };
-        let p = PlaneNormBwdProblem { n: 32, c: 64, s: 1024, share, terms, operands: 2, aligned: true };
+        let p = PlaneNormBwdProblem {
+            n: 32,
+            c: 64,
+            s: 1024,
+            share,
+            terms,
+            operands: 2,
+            slope_of_x: false,
+            aligned: true,
+        };
         self.explain_problem(op, &p)
     }
 }

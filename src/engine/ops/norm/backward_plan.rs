@@ -142,6 +142,8 @@ pub(crate) struct PlaneNormBwdProblem {
     pub(crate) terms: Alignment,
     /// How many these are.
     pub(crate) operands: usize,
+    /// Whether an activation's slope is taken from x and the parameters.
+    pub(crate) slope_of_x: bool,
     /// Whether all elementwise operands and results begin at multiples of 16 bytes.
     pub(crate) aligned: bool,
 }
@@ -195,7 +197,13 @@ impl PlaneNormBwdProblem {
         if !self.aligned {
             return Err("an operand or result does not begin at a multiple of 16 bytes".into());
         }
-        channels_last([self.n, self.c, self.s], self.terms, caps).map(PlaneNormBwdPlan::ChannelsLast)
+        let rows = channels_last([self.n, self.c, self.s], self.terms, caps)?;
+        if rows.map.fold > 1 && self.slope_of_x {
+            return Err(
+                "the slope is taken from x, of channels that are no whole aligned 16-byte items".into()
+            );
+        }
+        Ok(PlaneNormBwdPlan::ChannelsLast(rows))
     }
 
     fn columns(&self, caps: &Caps) -> Result<PlaneSums, Reason> {
@@ -283,7 +291,7 @@ mod tests {
 
     fn planes(n: usize, c: usize, s: usize, share: usize) -> PlaneNormBwdProblem {
         let terms = Alignment::full(DType::F32);
-        PlaneNormBwdProblem { n, c, s, share, terms, operands: 2, aligned: true }
+        PlaneNormBwdProblem { n, c, s, share, terms, operands: 2, slope_of_x: false, aligned: true }
     }
 
     #[test]
@@ -322,7 +330,9 @@ mod tests {
             (planes(32, 64, 16, 0), "columns_aligned"),
             (unaligned(planes(32, 64, 16, 0)), "columns"),
             (planes(4096, 64, 1, 0), "channels_last"),
-            (planes(4096, 63, 1, 0), "columns"),
+            (planes(4096, 63, 1, 0), "channels_last"),
+            (planes(4095, 63, 1, 0), "columns"),
+            (PlaneNormBwdProblem { slope_of_x: true, ..planes(4096, 63, 1, 0) }, "columns"),
             (PlaneNormBwdProblem { terms: odd, ..unaligned(planes(32, 64, 1024, 0)) }, "rows"),
         ];
         for (p, name) in cases {

@@ -71,7 +71,7 @@ impl Engine {
     ) -> Result<()> {
         let dt = to.dt;
         let (part, sets, by_outer) = match plan {
-            ChannelStats::ChannelsLast(geometry) => return self.channels_stats(geometry, x, [n, c], to),
+            ChannelStats::ChannelsLast(rows) => return self.channels_stats(rows, x, [n, c], to),
             ChannelStats::Columns(geometry) => {
                 let part = self.scratch(dt.accumulator(), 2 * geometry.chunks * c * s)?;
                 let args = NormColumnsArgs {
@@ -131,8 +131,8 @@ impl Engine {
                 };
                 return self.aligned_apply(&planes, cut, [mean, rstd], act);
             }
-            BatchMap::ChannelsLast(geometry) => {
-                return self.channels_apply(geometry, io, [n, c], [mean, rstd], act);
+            BatchMap::ChannelsLast(rows) => {
+                return self.channels_apply(rows, io, [n, c], [mean, rstd], act);
             }
             BatchMap::General { wide } => *wide,
         };

@@ -4,42 +4,53 @@ use crate::buffer::{Buffer, View};
 use crate::driver::Ptr;
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::geometry::ColumnGeometry;
 use crate::engine::launch::{Grid, LANES, int, long, pow2};
 use crate::engine::ops::norm::backward::{Back, BackInputs};
-use crate::engine::ops::norm::plan::ChannelsLast;
+use crate::engine::ops::norm::plan::{ChannelsLast, FoldedRows};
 use crate::engine::ops::norm::{Act, Statistics};
 use crate::error::Result;
 use crate::ops::norm::BatchNormFwd;
 use crate::spec::kernels::norm::*;
 
-/// 16-byte items of a row of `c` channels.
-fn items(dtype: DType, c: usize) -> i32 {
-    int(c * dtype.size() / 16)
+impl FoldedRows {
+    /// Rows as the kernels count them, of n.
+    fn rows(&self, n: usize) -> i64 {
+        long(n / self.fold)
+    }
+
+    /// 16-byte items of such a row, of `c` channels.
+    fn items(&self, dtype: DType, c: usize) -> i32 {
+        int(c * self.fold * dtype.size() / 16)
+    }
+
+    /// Partial results of a channel.
+    fn chunks(&self) -> usize {
+        self.geometry.chunks * self.fold
+    }
 }
 
 impl Engine {
     /// Statistics of the channels of [n, c].
     pub(super) fn channels_stats(
         &self,
-        geometry: &ColumnGeometry,
+        rows: &FoldedRows,
         x: &View<'_>,
         [n, c]: [usize; 2],
         to: &Statistics<'_>,
     ) -> Result<()> {
         let (dt, unit) = (to.dt, to.unit);
-        let part = self.scratch(dt.accumulator(), 2 * geometry.chunks * c)?;
+        let part = self.scratch(dt.accumulator(), 2 * rows.chunks() * c)?;
         let args = NormMomentsChannelsArgs {
             x: self.arg_in(x),
             part: self.arg_in(&part.view()),
-            n: long(n),
-            items: items(dt, c),
-            tx: int(geometry.tx),
-            chunk: long(geometry.chunk),
+            n: rows.rows(n),
+            items: rows.items(dt, c),
+            tx: int(rows.geometry.tx),
+            chunk: long(rows.geometry.chunk),
         };
-        self.launch(&NORM_MOMENTS_CHANNELS, dt, unit, geometry.grid(), &args)?;
+        self.launch(&NORM_MOMENTS_CHANNELS, dt, unit, rows.geometry.grid(), &args)?;
         let (counter, momentum) = self.momentum(to.running);
-        let tx = LANES / pow2(geometry.chunks, 64);
+        let tx = LANES / pow2(rows.chunks(), 64);
         let args = NormCombineChannelsArgs {
             part: self.arg_in(&part.view()),
             mean: to.mean,
@@ -47,10 +58,12 @@ impl Engine {
             running_mean: self.arg_opt_out(to.running.map(|r| &r.mean)),
             running_var: self.arg_opt_out(to.running.map(|r| &r.var)),
             counter,
-            chunks: int(geometry.chunks),
+            chunks: int(rows.chunks()),
+            fold: int(rows.fold),
             channels: int(c),
             tx: int(tx),
-            chunk: long(geometry.chunk),
+            chunk: long(rows.geometry.chunk),
+            rest: rows.rows(n) - long((rows.geometry.chunks - 1) * rows.geometry.chunk),
             n: long(n),
             eps: to.eps,
             momentum,
@@ -61,7 +74,7 @@ impl Engine {
     /// The map of batch norm over the rows of [n, c], whose statistics are known.
     pub(super) fn channels_apply(
         &self,
-        geometry: &ColumnGeometry,
+        rows: &FoldedRows,
         io: &BatchNormFwd<'_>,
         [n, c]: [usize; 2],
         [mean, rstd]: [Ptr; 2],
@@ -76,14 +89,15 @@ impl Engine {
             mean,
             rstd,
             y: self.arg_out(&io.y),
-            n: long(n),
-            items: items(dt, c),
-            tx: int(geometry.tx),
-            chunk: long(geometry.chunk),
+            n: rows.rows(n),
+            items: rows.items(dt, c),
+            channels: int(c),
+            tx: int(rows.geometry.tx),
+            chunk: long(rows.geometry.chunk),
             act: act.number,
             p: act.p,
         };
-        self.launch(&NORM_APPLY_CHANNELS, dt, act.unit, geometry.grid(), &args)
+        self.launch(&NORM_APPLY_CHANNELS, dt, act.unit, rows.geometry.grid(), &args)
     }
 
     /// The gradient of rows of [n, c]; `training`: statistics are those of x.
@@ -108,14 +122,9 @@ impl Engine {
     }
 
     /// Sums of dz * xh, and behind them of dz, over chunks of the rows of [n, c].
-    fn channels_back_sums(
-        &self,
-        b: &Back<'_>,
-        [n, c]: [usize; 2],
-        geometry: &ColumnGeometry,
-    ) -> Result<Buffer> {
+    fn channels_back_sums(&self, b: &Back<'_>, [n, c]: [usize; 2], rows: &FoldedRows) -> Result<Buffer> {
         let dt = b.dt();
-        let second = geometry.chunks * c;
+        let second = rows.chunks() * c;
         let part = self.scratch(dt.accumulator(), 2 * second)?;
         let BackInputs { dy, x, gamma, beta, y, r, mean, rstd } = self.back_inputs(b);
         let args = NormBwdSumsChannelsArgs {
@@ -128,15 +137,16 @@ impl Engine {
             mean,
             rstd,
             part: self.arg_in(&part.view()),
-            n: long(n),
-            items: items(dt, c),
-            tx: int(geometry.tx),
-            chunk: long(geometry.chunk),
+            n: rows.rows(n),
+            items: rows.items(dt, c),
+            channels: int(c),
+            tx: int(rows.geometry.tx),
+            chunk: long(rows.geometry.chunk),
             second: long(second),
             act: b.act.number,
             p: b.act.p,
         };
-        self.launch(&NORM_BWD_SUMS_CHANNELS, dt, b.act.unit, geometry.grid(), &args)?;
+        self.launch(&NORM_BWD_SUMS_CHANNELS, dt, b.act.unit, rows.geometry.grid(), &args)?;
         Ok(part)
     }
 
@@ -146,17 +156,17 @@ impl Engine {
         b: &Back<'_>,
         part: &View<'_>,
         [n, c]: [usize; 2],
-        geometry: &ColumnGeometry,
+        rows: &FoldedRows,
         coef: Option<&View<'_>>,
     ) -> Result<()> {
-        let tx = LANES / pow2(geometry.chunks, 64);
+        let tx = LANES / pow2(rows.chunks(), 64);
         let args = NormBwdJoinChannelsArgs {
             part: self.arg_in(part),
             gamma: self.arg_opt(b.gamma.as_ref()),
             coef: self.arg_opt(coef),
             dgamma: self.grad_arg(&b.dgamma),
             dbeta: self.grad_arg(&b.dbeta),
-            chunks: int(geometry.chunks),
+            chunks: int(rows.chunks()),
             channels: int(c),
             tx: int(tx),
             n: n as f64,
@@ -171,7 +181,7 @@ impl Engine {
         &self,
         b: &Back<'_>,
         [n, c]: [usize; 2],
-        geometry: &ColumnGeometry,
+        rows: &FoldedRows,
         coef: Option<&View<'_>>,
     ) -> Result<()> {
         let dt = b.dt();
@@ -188,10 +198,11 @@ impl Engine {
             coef: self.arg_opt(coef),
             dx: self.grad_arg(&b.dx),
             dr: self.grad_arg(&b.dresidual),
-            n: long(n),
-            items: items(dt, c),
-            tx: int(geometry.tx),
-            chunk: long(geometry.chunk),
+            n: rows.rows(n),
+            items: rows.items(dt, c),
+            channels: int(c),
+            tx: int(rows.geometry.tx),
+            chunk: long(rows.geometry.chunk),
             // A value that equals its own mean has no gradient.
             alone: i32::from(n == 1 && coef.is_some()),
             act: b.act.number,
@@ -199,6 +210,6 @@ impl Engine {
             accumulate: b.adds(&b.dx),
             accumulate_r: b.adds(&b.dresidual),
         };
-        self.launch(&NORM_BWD_APPLY_CHANNELS, dt, b.act.unit, geometry.grid(), &args)
+        self.launch(&NORM_BWD_APPLY_CHANNELS, dt, b.act.unit, rows.geometry.grid(), &args)
     }
 }

@@ -214,7 +214,7 @@ pub(crate) struct BatchNormPlan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChannelStats {
     /// Chunks of rows of channels.
-    ChannelsLast(ColumnGeometry),
+    ChannelsLast(FoldedRows),
     /// Columns of `[n, c * s]`.
     Columns(ColumnGeometry),
     /// Runs of planes of aligned items.
@@ -227,7 +227,7 @@ pub(crate) enum ChannelStats {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchMap {
     /// Rows of channels.
-    ChannelsLast(ColumnGeometry),
+    ChannelsLast(FoldedRows),
     Aligned(Cut),
     General {
         wide: bool,
@@ -302,7 +302,7 @@ impl Problem for BatchNormProblem {
     }
 }
 
-/// Rows of channels that lie side by side, in whole aligned items.
+/// Rows of channels that lie side by side, alone or together in whole aligned items.
 pub(super) fn channels_last(
     [n, c, s]: [usize; 3],
     operands: Alignment,
@@ -311,21 +311,37 @@ pub(super) fn channels_last(
     if s != 1 {
         return Err(format!("channels are {s} elements apart").into());
     }
-    if !operands.whole(c) {
+    let vector = operands.vector();
+    // The fewest rows that consist of whole items together.
+    let fold = (1..=vector).find(|rows| (rows * c).is_multiple_of(vector)).unwrap_or(vector);
+    if !operands.whole(c * fold) || !n.is_multiple_of(fold) {
         return Err("rows of channels do not consist of whole aligned 16-byte items".into());
     }
-    if c > i32::MAX as usize {
+    if fold > 1 && c < vector {
+        return Err("an item of 16 bytes has more elements than there are channels".into());
+    }
+    if c > i32::MAX as usize / vector {
         return Err("channels need 64-bit positions".into());
     }
-    let geometry = |per_unit| ColumnGeometry::few_chunks([n, c], operands, per_unit, caps);
-    Ok(ChannelsLast { sums: geometry(2), map: geometry(4) })
+    let rows = |per_unit| {
+        let geometry = ColumnGeometry::few_chunks([n / fold, c * fold], operands, per_unit, caps);
+        FoldedRows { geometry, fold }
+    };
+    Ok(ChannelsLast { sums: rows(2), map: rows(4) })
+}
+
+/// Rows of channels of which `fold` are taken as one, so that it consists of whole items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FoldedRows {
+    pub(crate) geometry: ColumnGeometry,
+    pub(crate) fold: usize,
 }
 
 /// How rows of channels are taken: for sums, and by the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChannelsLast {
-    pub(crate) sums: ColumnGeometry,
-    pub(crate) map: ColumnGeometry,
+    pub(crate) sums: FoldedRows,
+    pub(crate) map: FoldedRows,
 }
 
 /// Contiguous operands `[outer, cols, inner]` that are scaled to unit length along `cols`.
@@ -491,6 +507,9 @@ mod tests {
             (p(16, odd, true), "columns"),
             (p(1, full, true), "channels_last"),
             (p(1, full, false), "channels_last"),
+            (BatchNormProblem { c: 63, ..p(1, full, true) }, "channels_last"),
+            (BatchNormProblem { c: 63, n: 33, ..p(1, full, true) }, "columns"),
+            (BatchNormProblem { c: 3, ..p(1, full, true) }, "columns"),
             (p(1, odd, true), "columns"),
             (p(16, full, false), "aligned"),
             (p(1023, full, false), "rows"),

@@ -36,6 +36,7 @@ impl Engine {
             kept_denser: false,
             row: RowAccess::Contiguous,
             wide_columns: false,
+            column_sums: Err("rows are reduced"),
         };
         self.explain_problem(op, &p)
     }

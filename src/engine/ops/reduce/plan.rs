@@ -13,6 +13,12 @@ const RUN: usize = 16 * LANES;
 
 const SOURCE: &str = "kernels/common/reduce/reduce.c";
 
+/// Items side by side in a cluster of `reduce/column_sums.c` (`GK_SUM_ITEMS`), and the most rows of a block and the fewest of all that are worth it: 2.5 us
+/// for 2,048 x 128 to 512 in f32, 6.7 for 8,192 x 1,024, where the sums of parts and their combination take two launches (H200).
+const SUM_ITEMS: usize = 8;
+const SUM_ROWS: usize = 1024;
+const FEWEST_ROWS: usize = 32;
+
 /// How the elements of a row lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum RowAccess {
@@ -37,6 +43,8 @@ pub(crate) struct ReduceProblem {
     pub(crate) row: RowAccess,
     /// Whether neighbouring results can be read in aligned items of 16 bytes.
     pub(crate) wide_columns: bool,
+    /// Whether it is the sum of the rows of a matrix, in the type of its elements; or why not.
+    pub(crate) column_sums: Result<(), &'static str>,
 }
 
 /// How the elements of a result are cut into runs.
@@ -74,9 +82,21 @@ pub(crate) struct ColumnPlan {
     pub(crate) runs: Runs,
 }
 
+/// By clusters of blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ColumnSumsPlan {
+    pub(crate) wide: bool,
+    /// Columns, or 16-byte items of neighbouring ones.
+    pub(crate) items: usize,
+    /// Rows of a block.
+    pub(crate) chunk: usize,
+    pub(crate) blocks: usize,
+}
+
 /// How a reduction runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReducePlan {
+    ColumnSums(ColumnSumsPlan),
     Rows(RowPlan),
     Columns(ColumnPlan),
 }
@@ -89,6 +109,26 @@ impl ReduceProblem {
 
     fn unsplit(&self) -> Reason {
         format!("{} results of {} elements are as fast unsplit", self.outputs, self.count).into()
+    }
+
+    fn column_sums(&self, caps: &Caps) -> Result<ColumnSumsPlan, Reason> {
+        self.column_sums?;
+        let (wide, cluster) = (self.wide_columns, caps.cluster as usize);
+        if cluster < 2 {
+            return Err("the device has no clusters of blocks".into());
+        }
+        let items = if wide { self.outputs / self.vector() } else { self.outputs };
+        let blocks = items.div_ceil(SUM_ITEMS).saturating_mul(cluster);
+        if self.outputs > i32::MAX as usize / 2 || blocks > i32::MAX as usize {
+            return Err("it has too many columns".into());
+        }
+        Ok(ColumnSumsPlan { wide, items, chunk: self.count.div_ceil(cluster).max(1), blocks })
+    }
+
+    /// Whether rows are few enough for one block of a cluster each, and columns for the device.
+    fn prefers_column_sums(&self, caps: &Caps) -> bool {
+        let fits = |p: ColumnSumsPlan| p.chunk <= SUM_ROWS && p.blocks <= caps.target_blocks();
+        self.count >= FEWEST_ROWS && self.column_sums(caps).is_ok_and(fits)
     }
 
     fn rows(&self, split: bool, caps: &Caps) -> Result<RowPlan, Reason> {
@@ -144,6 +184,7 @@ impl Problem for ReduceProblem {
     type Plan = ReducePlan;
 
     const VARIANTS: &'static [Variant] = &[
+        Variant { name: "column_sums", source: "kernels/common/reduce/column_sums.c" },
         Variant { name: "columns_split", source: SOURCE },
         Variant { name: "columns", source: SOURCE },
         Variant { name: "rows_split", source: SOURCE },
@@ -152,16 +193,21 @@ impl Problem for ReduceProblem {
 
     fn plan(&self, variant: usize, caps: &Caps) -> Result<ReducePlan, Reason> {
         match variant {
-            0 => self.columns(true, caps).map(ReducePlan::Columns),
-            1 => self.columns(false, caps).map(ReducePlan::Columns),
-            2 => self.rows(true, caps).map(ReducePlan::Rows),
+            0 => self.column_sums(caps).map(ReducePlan::ColumnSums),
+            1 => self.columns(true, caps).map(ReducePlan::Columns),
+            2 => self.columns(false, caps).map(ReducePlan::Columns),
+            3 => self.rows(true, caps).map(ReducePlan::Rows),
             _ => self.rows(false, caps).map(ReducePlan::Rows),
         }
     }
 
-    fn prefers(&self, variant: usize, _: &Caps) -> bool {
-        // Columns where neighbouring elements belong to different results.
-        variant > 1 || (self.outputs > 1 && (self.count <= 1 || self.kept_denser))
+    fn prefers(&self, variant: usize, caps: &Caps) -> bool {
+        match variant {
+            0 => self.prefers_column_sums(caps),
+            // Columns where neighbouring elements belong to different results.
+            1 | 2 => self.outputs > 1 && (self.count <= 1 || self.kept_denser),
+            _ => true,
+        }
     }
 
     fn key(&self) -> Option<&dyn ProblemKey> {
@@ -177,7 +223,15 @@ mod tests {
     /// `outputs` contiguous rows of `count` elements.
     fn rows(outputs: usize, count: usize) -> ReduceProblem {
         let row = RowAccess::Contiguous;
-        ReduceProblem { dtype: DType::F32, outputs, count, kept_denser: false, row, wide_columns: false }
+        ReduceProblem {
+            dtype: DType::F32,
+            outputs,
+            count,
+            kept_denser: false,
+            row,
+            wide_columns: false,
+            column_sums: Err("no sum"),
+        }
     }
 
     /// The columns of a contiguous `[count, outputs]`.
@@ -212,19 +266,40 @@ mod tests {
         let p = columns(4096, 1024);
         assert_eq!(applicable(&p, &gpu()), ["columns_split", "columns", "rows"]);
         assert!(
-            matches!(p.plan(1, &gpu()), Ok(ReducePlan::Columns(c)) if c.runs.splits == 1 && c.runs.chunk == 4096)
+            matches!(p.plan(2, &gpu()), Ok(ReducePlan::Columns(c)) if c.runs.splits == 1 && c.runs.chunk == 4096)
         );
-        assert!(rows(8, 100).plan(2, &gpu()).is_err_and(|e| e.contains("unsplit")));
+        assert!(rows(8, 100).plan(3, &gpu()).is_err_and(|e| e.contains("unsplit")));
         // Four tiles of 64 columns and 16 rows in place of runs of 64 rows.
         let short = columns(128, 256);
         let one =
             |p| matches!(p, Ok(ReducePlan::Columns(c)) if (c.tx, c.blocks, c.runs.splits) == (16, 4, 1));
-        assert!(chosen(&short, &gpu()) == "columns" && one(short.plan(1, &gpu())));
+        assert!(chosen(&short, &gpu()) == "columns" && one(short.plan(2, &gpu())));
+    }
+
+    #[test]
+    fn few_rows_are_summed_by_clusters() {
+        let sums = |count, outputs| ReduceProblem { column_sums: Ok(()), ..columns(count, outputs) };
+        let cases = [
+            (sums(2048, 512), "column_sums"),
+            (sums(128, 10), "column_sums"),
+            (sums(8192, 1024), "column_sums"),
+            (sums(8193, 1024), "columns_split"),
+            (sums(16, 1024), "columns"),
+            (sums(128, 1 << 20), "columns"),
+            (columns(2048, 512), "columns_split"),
+        ];
+        for (p, name) in cases {
+            assert_eq!(chosen(&p, &gpu()), name, "{p:?}");
+        }
+        let plan = ColumnSumsPlan { wide: false, items: 10, chunk: 16, blocks: 16 };
+        assert_eq!(sums(128, 10).plan(0, &gpu()), Ok(ReducePlan::ColumnSums(plan)));
+        assert!(sums(2048, 512).plan(0, &cpu()).is_err_and(|e| e.contains("clusters")));
+        assert!(columns(2048, 512).plan(0, &gpu()).is_err_and(|e| e.contains("no sum")));
     }
 
     #[test]
     fn contiguous_rows_are_cut_at_items() {
-        let Ok(ReducePlan::Rows(p)) = rows(1, (1 << 24) + 1).plan(2, &gpu()) else { panic!("rows are cut") };
+        let Ok(ReducePlan::Rows(p)) = rows(1, (1 << 24) + 1).plan(3, &gpu()) else { panic!("rows are cut") };
         assert_eq!((p.lanes, p.n, p.runs.splits, p.runs.chunk % 4), (256, (1 << 24) + 1, p.runs.splits, 0));
         assert!(p.runs.splits > 1 && p.runs.splits * p.runs.chunk >= p.n);
         assert_eq!(p.blocks, p.runs.splits);

@@ -1,6 +1,6 @@
 //! A reduction as its kernels take it: merged axes, how they are read, and the launches of `reduce.c`.
 
-use super::plan::{ColumnPlan, ReducePlan, ReduceProblem, RowAccess, RowPlan, Runs};
+use super::plan::{ColumnPlan, ColumnSumsPlan, ReducePlan, ReduceProblem, RowAccess, RowPlan, Runs};
 use crate::buffer::{Buffer, View};
 use crate::driver::DimsArg;
 use crate::dtype::DType;
@@ -140,6 +140,18 @@ impl<'a> Reduction<'a> {
             kept_denser: s.kept[s.kept.len() - 1].steps[0] < s.red[s.red.len() - 1].steps[0],
             row: self.row_access(s),
             wide_columns: self.in_items(&s.kept, &s.red),
+            column_sums: self.column_sums(s),
+        }
+    }
+
+    /// Whether it is the sum of the rows of a matrix, in the type of its elements; or why not.
+    fn column_sums(&self, s: &Slices) -> std::result::Result<(), &'static str> {
+        if self.function != "gk_red_sum" || self.form != 0 || !self.x.dtype().is_float() {
+            return Err("it is no sum of floats in their own type");
+        }
+        match (&s.kept[..], &s.red[..]) {
+            ([kept], [_]) if kept.steps[0] == 1 => Ok(()),
+            _ => Err("it does not add the rows of a matrix"),
         }
     }
 }
@@ -187,9 +199,25 @@ impl Engine {
             return Ok(());
         }
         match self.plan(r.op, &r.problem(&s))? {
+            ReducePlan::ColumnSums(plan) => self.run_column_sums(r, &s, &plan),
             ReducePlan::Columns(plan) => self.run_columns(r, &s, &plan),
             ReducePlan::Rows(plan) => self.run_rows(r, &s, &plan),
         }
+    }
+
+    fn run_column_sums(&self, r: &Reduction<'_>, s: &Slices, plan: &ColumnSumsPlan) -> Result<()> {
+        let args = ColumnSumsArgs {
+            x: self.arg_in(&r.x),
+            y: self.arg_in(&r.y.0),
+            n: long(r.axes.count),
+            step: long(s.red[0].steps[0]),
+            chunk: long(plan.chunk),
+            items: int(plan.items),
+            wide: i32::from(plan.wide),
+            step_y: long(s.kept[0].steps[2]),
+            accumulate: i32::from(r.accumulate),
+        };
+        self.launch(&COLUMN_SUMS, r.x.dtype(), "", Grid::Blocks([plan.blocks, 1, 1]), &args)
     }
 
     fn run_rows(&self, r: &Reduction<'_>, s: &Slices, plan: &RowPlan) -> Result<()> {
