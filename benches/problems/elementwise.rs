@@ -63,7 +63,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
         let l = layout(&[c, r], &[1, c])?;
         bytes(3 * r * c * dt.size(), move |g| {
             let b = b.view().with_layout(l)?;
-            g.binary(Binary::Add, a.shaped(&[c, r])?, b, y.shaped_mut(&[c, r])?)
+            g.binary(Binary::Add { alpha: 1.0 }, a.shaped(&[c, r])?, b, y.shaped_mut(&[c, r])?)
         })
     }),
     problem("unary_bwd", "square_strided", F32, |cx, dt| {
