@@ -2,15 +2,24 @@
  *
  * GK_OP says how many columns of a head the tiles have room for, and whether all rules apply (gk_head64, gk_head128_rules, ...; of f32 gk_head32, too):
  * without, scores are products times a positive factor, within a window. D and Dv are multiples of 8 up to the columns. Launch: axis 0
- * tiles of 128 queries x heads x batches, later tiles first. A warp has 16 queries; a block loops over tiles of GK_ATTN_KEYS keys, of which the next is on
+ * tiles of GK_ATTN_QUERIES queries x heads x batches, later tiles first. A warp has 16 queries; a block loops over tiles of GK_ATTN_KEYS keys, of which the next is on
  * its way while one is used. P is rounded to gk_t for the product with V; sums, maxima and the rest are float. Deterministic. Arguments as in
  * attention/attention.c; rows of Q, K, V and O begin at multiples of 16 bytes.
  */
+/* Queries of a block: fewer of narrow heads, which are mostly short, so that these have more blocks. */
+#define gk_head32_queries 64
+#define gk_head64_queries 128
+#define gk_head128_queries 128
+#define gk_head64_rules_queries 128
+#define gk_head128_rules_queries 128
+#define GK_ATTN_QUERIES GK_CAT(GK_OP, _queries)
+#undef GK_BLOCK
+#define GK_BLOCK (2 * GK_ATTN_QUERIES)
 #include "matrix_tile.h"
 
-/* Registers of a thread: 64 columns of 16 bits leave room for two blocks on an SM. */
+/* Registers of a thread: 64 columns of 16 bits leave room for two blocks on an SM, 32 of f32 for three of half the threads. */
 #undef GK_MIN_BLOCKS
-#define GK_MIN_BLOCKS (GK_HEAD_CHUNKS == 8 ? 2 : 1)
+#define GK_MIN_BLOCKS (GK_ATTN_QUERIES == 64 ? 3 : GK_HEAD_CHUNKS == 8 ? 2 : 1)
 
 /* Keys of a tile, and chunks of K or V of it: fewer where local memory is short. */
 #ifdef GK_MATRIX_LOCAL_KB
@@ -65,18 +74,18 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
                                 GK_IN(int, cu_k), GK_IN(gk_i64, more), GK_OUT(int, err), int code, GK_IN(gk_t, v), GK_OUT(gk_t, o), GK_OUT(gk_f, lse),
                                 GK_BY_VALUE(gk_attention_matrix_args, args))
 {
-    GK_LOCAL_DYNAMIC(gk_raw16, tiles, 4 * GK_SLOT + GK_QUERIES_STAY * 128 * GK_HEAD_CHUNKS);
+    GK_LOCAL_DYNAMIC(gk_raw16, tiles, 4 * GK_SLOT + GK_QUERIES_STAY * GK_ATTN_QUERIES * GK_HEAD_CHUNKS);
     GK_LOCAL gk_raw16 scratch[GK_FRAG_SCRATCH];
     GK_LOCAL gk_f tmp[GK_FRAG_TMP];
     GK_BIND_IN(gk_t, q); GK_BIND_IN(gk_t, k); GK_BIND_IN(gk_t, bias); GK_BIND_IN(gk_u8, mask); GK_BIND_IN(int, lengths); GK_BIND_IN(int, cu_q);
     GK_BIND_IN(int, cu_k); GK_BIND_IN(gk_i64, more); GK_BIND_OUT(int, err); GK_BIND_IN(gk_t, v); GK_BIND_OUT(gk_t, o); GK_BIND_OUT(gk_f, lse);
     int heads = (int)args.size.v[1], h = gk_bid(0) / args.tiles % heads, kh = h / (heads / (int)args.size.v[2]);
-    gk_span s = gk_span_of(gk_bid(0) / args.tiles / heads, args.tiles - 1 - gk_bid(0) % args.tiles, 128, 0, lengths, cu_q, cu_k, args.size, err,
+    gk_span s = gk_span_of(gk_bid(0) / args.tiles / heads, args.tiles - 1 - gk_bid(0) % args.tiles, GK_ATTN_QUERIES, 0, lengths, cu_q, cu_k, args.size, err,
         code);
     gk_rule rule = gk_rule_of(s, h, bias, mask, args.size, args.sm, args.scale, args.cap, args.left, args.right, args.bottom, args.seed,
         args.stream, args.offset, more, args.keep, args.kept);
     if (!GK_ALL_RULES) rule.mask = 0;
-    int i0 = s.tile * 128, wi = i0 + gk_lid() / 32 * 16, depth = (int)args.size.v[5], width = (int)args.size.v[6];
+    int i0 = s.tile * GK_ATTN_QUERIES, wi = i0 + gk_lid() / 32 * 16, depth = (int)args.size.v[5], width = (int)args.size.v[6];
     float factor = GK_ALL_RULES && (rule.cap > 0.0f || bias || !(args.scale > 0.0f)) ? 1.0f : args.scale * GK_LOG2E;
     gk_frag_a qs[GK_HEAD_WIDTH / GK_FRAG_TERMS], ps[GK_ATTN_KEYS / GK_FRAG_TERMS];
     float x[GK_ATTN_KEYS / 8][4], acc[GK_HEAD_SUMS][4], top[2], sum[2], shrink[2];
@@ -87,18 +96,19 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
     k += s.b * args.sq.v[3] + kh * args.sq.v[4] + s.k0 * args.sq.v[5];
     v += s.b * args.sv.v[0] + kh * args.sv.v[1] + s.k0 * args.sv.v[2];
 
-    /* Queries pass through the first tiles where they go to registers. */
+    /* Queries pass through the first tiles where they go to registers, else they come with the first keys. */
     GK_LOCAL_PTR gk_raw16* queries = tiles + GK_QUERIES_STAY * 4 * GK_SLOT;
-    gk_fetch(q, args.sq.v[2], 128, s.lq - i0, depth, queries);
-    GK_COPY_COMMIT();
-    GK_COPY_WAIT(0);
-    GK_BARRIER();
-    if (!GK_QUERIES_STAY)
-        GK_UNROLL for (int d = 0; d < GK_HEAD_WIDTH / GK_FRAG_TERMS; d++) qs[d] = gk_load_a(queries, 128, gk_lid() / 32 * 16, d);
-    GK_BARRIER();
+    gk_fetch(q, args.sq.v[2], GK_ATTN_QUERIES, s.lq - i0, depth, queries);
+    if (!GK_QUERIES_STAY) {
+        GK_COPY_COMMIT();
+        GK_COPY_WAIT(0);
+        GK_BARRIER();
+        GK_UNROLL for (int d = 0; d < GK_HEAD_WIDTH / GK_FRAG_TERMS; d++) qs[d] = gk_load_a(queries, GK_ATTN_QUERIES, gk_lid() / 32 * 16, d);
+        GK_BARRIER();
+    }
 
     /* Step n: the scores of tile n, and the values of the tile before it. Keys are fetched a tile further ahead than values. */
-    int from = gk_first_key(&rule, i0), steps = (gk_end_key(&rule, i0, 128) - from + GK_ATTN_KEYS - 1) / GK_ATTN_KEYS;
+    int from = gk_first_key(&rule, i0), steps = (gk_end_key(&rule, i0, GK_ATTN_QUERIES) - from + GK_ATTN_KEYS - 1) / GK_ATTN_KEYS;
     k += from * args.sq.v[5];
     v += from * args.sv.v[2];
     gk_fetch(k, args.sq.v[5], GK_ATTN_KEYS, rule.keys - from, depth, tiles);
@@ -112,7 +122,7 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
             tiles + (turn ^ 1) * GK_SLOT);
         gk_fetch(v + n * (gk_i64)GK_ATTN_KEYS * args.sv.v[2], args.sv.v[2], GK_ATTN_KEYS, rule.keys - j0, width, values);
         GK_COPY_COMMIT();
-        if (GK_QUERIES_STAY) gk_mm_tiles_begin(x, GK_ATTN_KEYS, queries, 128, gk_lid() / 32 * 16, GK_HEAD_WIDTH, keys);
+        if (GK_QUERIES_STAY) gk_mm_tiles_begin(x, GK_ATTN_KEYS, queries, GK_ATTN_QUERIES, gk_lid() / 32 * 16, GK_HEAD_WIDTH, keys);
         else gk_mm_rows_begin(x, GK_ATTN_KEYS, qs, GK_HEAD_WIDTH, keys);
         if (n == 0) {
             GK_MM_WAIT(0);
@@ -121,7 +131,7 @@ GK_KERNEL(attention_fwd_matrix)(GK_IN(gk_t, q), GK_IN(gk_t, k), GK_IN(gk_t, bias
             GK_MM_WAIT(1);
         }
         gk_mm_ready(x, GK_ATTN_KEYS);
-        gk_matrix_scores(&rule, wi, j0, gk_sees_all(&rule, i0, 128, j0, GK_ATTN_KEYS), factor, x);
+        gk_matrix_scores(&rule, wi, j0, gk_sees_all(&rule, i0, GK_ATTN_QUERIES, j0, GK_ATTN_KEYS), factor, x);
         gk_matrix_softmax(x, factor, top, sum, shrink, tmp);
         if (GK_ALL_RULES && args.keep < 1.0f) gk_matrix_dropout(&rule, wi, j0, x);
         GK_MM_WAIT(0);

@@ -7,10 +7,19 @@
 #define GK_CHUNK (GK_BLOCK * 32)
 #define GK_OPTIM_FIELDS 8
 
-/* Tensor that holds chunk `chunk`: last row whose first chunk is not above it. */
+/* Tensor that holds chunk `chunk`: last row whose first chunk is not above it. Of a range of rows sixteen are looked at together, whose loads do not wait for
+ * each other. */
 GK_FN int gk_tensor_of(GK_GLOBAL const gk_i64* table, int tensors, gk_i64 chunk)
 {
-    GK_SEEK(int, at, tensors, table[v * GK_OPTIM_FIELDS] <= chunk)
+    int at = 0, count = tensors;
+    while (count > 1) {
+        int step = (count + 15) / 16, passed = 0;
+        GK_UNROLL for (int k = 1; k < 16; k++)
+            if (k * step < count) passed += table[(at + k * step) * GK_OPTIM_FIELDS] <= chunk;
+        at += passed * step;
+        count -= passed * step;
+        if (count > step) count = step;
+    }
     return at;
 }
 

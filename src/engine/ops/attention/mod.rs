@@ -111,19 +111,19 @@ impl Call<'_> {
         let all = each.saturating_mul(self.size.heads).saturating_mul(self.size.outer);
         let blocks = all.min(self.engine.device_caps().compute_units as usize);
         self.check_tiles(all)?;
-        self.run_groups(&ATTENTION_FWD_SPECIALIZED, plan, blocks, args)
+        self.run_of(&ATTENTION_FWD_SPECIALIZED, plan, blocks, args)
     }
 
     fn check_tiles(&self, all: usize) -> Result<()> {
         if all > 1 << 30 {
             let got = all.to_string();
-            return Err(GpuError::invalid(self.op, "q", "at most 2^30 tiles of 128 queries or keys", got));
+            return Err(GpuError::invalid(self.op, "q", "at most 2^30 tiles of queries or keys", got));
         }
         Ok(())
     }
 
-    /// Launches blocks whose groups of warps have different work.
-    fn run_groups<A: KernelArgs>(
+    /// Launches blocks of the plan's number of threads.
+    fn run_of<A: KernelArgs>(
         &self,
         kernel: &'static Kernel<A>,
         plan: AttentionPlan,
@@ -143,9 +143,11 @@ impl Call<'_> {
         [tiles, heads]: [usize; 2],
         args: &A,
     ) -> Result<()> {
-        let blocks = [tiles.saturating_mul(heads).saturating_mul(self.size.outer), plan.slices, 1];
-        let kernel = if plan.kernel == AttentionKernel::Matrix { matrix } else { other };
-        self.run(kernel, plan.op, blocks, plan.local, args)
+        let blocks = tiles.saturating_mul(heads).saturating_mul(self.size.outer);
+        match plan.kernel {
+            AttentionKernel::Matrix => self.run_of(matrix, plan, blocks, args),
+            _ => self.run(other, plan.op, [blocks, plan.slices, 1], plan.local, args),
+        }
     }
 
     fn run<A: KernelArgs>(

@@ -13,6 +13,9 @@ const WIDTHS: [usize; 2] = [64, 128];
 const NARROW: usize = 32;
 /// Queries or keys of a block, on matrix cores and elsewhere.
 pub(super) const MATRIX_TILE: usize = 128;
+/// Queries per block of `attention/matrix.c` for heads of up to [`NARROW`] columns, which are mostly short, and its threads.
+const NARROW_TILE: usize = 64;
+const NARROW_THREADS: u32 = 128;
 const TILE: usize = 64;
 
 /// Threads of a block of the warp-specialized kernel.
@@ -82,8 +85,8 @@ pub(crate) struct AttentionPlan {
 }
 
 impl AttentionProblem<'_> {
-    /// Bytes of local memory of a block on matrix cores: of `GK_LOCAL_DYNAMIC`, and in all.
-    fn local(&self, width: usize, caps: &Caps) -> (usize, usize) {
+    /// Bytes of local memory of a block of so many queries on matrix cores: of `GK_LOCAL_DYNAMIC`, and in all.
+    fn local(&self, width: usize, queries: usize, caps: &Caps) -> (usize, usize) {
         let row = width * self.dtype.size();
         // Where `GK_MATRIX_LOCAL_KB` is defined.
         let cores = caps.matrix_cores_for(self.dtype);
@@ -105,7 +108,7 @@ impl AttentionProblem<'_> {
         }
         // Two tiles of keys and two of values, and queries where they fit.
         let keys = if row > if short { 128 } else { 256 } { 32 } else { 64 };
-        let tiles = (4 * keys + if short { 0 } else { MATRIX_TILE }) * row;
+        let tiles = (4 * keys + if short { 0 } else { queries }) * row;
         (tiles, tiles + scratch + maxima)
     }
 
@@ -211,16 +214,17 @@ impl AttentionProblem<'_> {
             );
         }
         let wide = self.matrix_width()?;
-        let (op, width) = match self.is_narrow() && self.plain && !self.backward {
+        let narrow = self.is_narrow() && self.plain && !self.backward;
+        let (op, width) = match narrow {
             true => (NARROW_HEADS[0], NARROW),
             false => (MATRIX_HEADS[wide + if self.plain { 0 } else { 2 }], WIDTHS[wide]),
         };
-        let (local, all) = self.local(width, caps);
+        let (tile, threads) = if narrow { (NARROW_TILE, NARROW_THREADS) } else { (MATRIX_TILE, BLOCK) };
+        let (local, all) = self.local(width, tile, caps);
         if all > caps.shared_bytes as usize {
             return Err(format!("it needs {all} bytes of local memory, of {}", caps.shared_bytes).into());
         }
-        let kernel = AttentionKernel::Matrix;
-        Ok(AttentionPlan { kernel, threads: BLOCK, op, tile: MATRIX_TILE, slices: 1, local })
+        Ok(AttentionPlan { kernel: AttentionKernel::Matrix, threads, op, tile, slices: 1, local })
     }
 }
 
@@ -357,7 +361,7 @@ mod tests {
         assert_eq!(plan(single), Some((true, "gk_head64", 128, 96 << 10)));
         assert_eq!(plan(problem(DType::F32, 128)), Some((true, "gk_head128", 128, 128 << 10)));
         let narrow = problem(DType::F32, 32);
-        assert_eq!(plan(narrow), Some((true, "gk_head32", 128, 48 << 10)));
+        assert_eq!(plan(narrow), Some((true, "gk_head32", 64, 40 << 10)));
         let of = |p| plan(p).map(|p| p.1);
         assert_eq!(of(AttentionProblem { plain: false, ..narrow }), Some("gk_head64_rules"));
         assert_eq!(of(AttentionProblem { backward: true, ..narrow }), Some("gk_head64"));
