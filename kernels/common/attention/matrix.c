@@ -1,9 +1,9 @@
 /* attention/attention.c on matrix cores, for f32, f16 and bf16 (FlashAttention-2: Dao, 2023, arXiv 2307.08691).
  *
  * GK_OP says how many columns of a head the tiles have room for, and whether all rules apply (gk_head64, gk_head128_rules, ...; of f32 gk_head32, too):
- * without, scores are products times a positive factor, within a window. D and Dv are multiples of 8 up to the columns. Launch: axis 0
- * tiles of GK_ATTN_QUERIES queries x heads x batches, later tiles first. A warp has 16 queries; a block loops over tiles of GK_ATTN_KEYS keys, of which the next is on
- * its way while one is used. P is rounded to gk_t for the product with V; sums, maxima and the rest are float. Deterministic. Arguments as in
+ * without, scores are products times a positive factor, within a window. D and Dv are multiples of 8 up to the columns. Launch: axis 0 tiles of
+ * GK_ATTN_QUERIES queries x heads x batches, later tiles first. A warp has 16 queries; a block loops over tiles of GK_ATTN_KEYS keys, of which the next is
+ * on its way while one is used. P is rounded to gk_t for the product with V; sums, maxima and the rest are float. Deterministic. Arguments as in
  * attention/attention.c; rows of Q, K, V and O begin at multiples of 16 bytes.
  */
 /* Queries of a block: fewer of narrow heads, which are mostly short, so that these have more blocks. */

@@ -30,6 +30,16 @@ GK_FN void gk_pair_sum(gk_f* s1, gk_f* s2, GK_LOCAL_PTR gk_f* tmp, GK_LOCAL_PTR 
     *s2 = b;
 }
 
+GK_FN void gk_put_sums(GK_GLOBAL gk_f* p, gk_i64 at, gk_vec v)
+{
+#if GK_DTYPE == GK_F64
+    GK_UNROLL for (int k = 0; k < GK_W; k++) p[at + k] = v.v[k];
+#else
+    GK_UNROLL for (int k = 0; k < GK_W; k += 4)
+        gk_store16((GK_GLOBAL void*)(p + at + k), gk_make16(gk_as_u32(v.v[k]), gk_as_u32(v.v[k + 1]), gk_as_u32(v.v[k + 2]), gk_as_u32(v.v[k + 3])));
+#endif
+}
+
 /* xh in h (which holds x) and dz in d (which holds dy) of the item at element i; w and b are weight and bias, r is added before the activation. */
 GK_FN void gk_aligned_terms(gk_vec* h, gk_vec* d, gk_f m, gk_f q, gk_vec w, gk_vec b, GK_GLOBAL const gk_t* y, GK_GLOBAL const gk_t* r, gk_i64 i,
                          int act, gk_f p)
@@ -64,12 +74,16 @@ GK_FN void gk_row_read(gk_raw16* g, gk_raw16* a, gk_f* m, gk_f* q, GK_GLOBAL con
     if (row < rows) { *q = rstd[row]; if (mean) *m = mean[row]; }
 }
 
-/* Adds the sums in v of the block's `per` rows, of which each run of `lanes` threads has one, and stores them at `at`. Rows of a warp are added by exchange,
+/* Adds the sums in v of the block's rows, of which each run of 1 << bits threads has one, and stores them at `at`. Rows of a warp are added by exchange,
  * where that is possible. What is left of `sets` items at a time meets in local memory. Little text: it runs once, and is read from memory for that. */
-GK_FN void gk_store_row_sums(GK_GLOBAL gk_f* part, gk_i64 at, gk_vec* v, int items, int lane, int lanes, int per, GK_LOCAL_PTR gk_f* sums,
-                             const int keep)
+GK_FN void gk_store_row_sums(GK_GLOBAL gk_f* part, gk_i64 at, gk_vec* v, int items, int bits, GK_LOCAL_PTR gk_f* sums, const int keep)
 {
-    int row = gk_lid() / lanes, leads = 1;
+    int lanes = 1 << bits, lane = gk_lid() & (lanes - 1), row = gk_lid() >> bits, per = GK_BLOCK >> bits, leads = 1;
+    if (per == 1) {
+        GK_UNROLL for (int u = 0; u < keep; u++)
+            if (lane + u * lanes < items) gk_put_sums(part, at + (lane + u * lanes) * GK_W, v[u]);
+        return;
+    }
 #ifdef gk_shuffle_xor
     GK_ROLLED for (int m = lanes; m < GK_SHUFFLE_WIDTH; m <<= 1)
         GK_UNROLL for (int u = 0; u < keep; u++) GK_UNROLL for (int k = 0; k < GK_W; k++) v[u].v[k] += gk_shuffle_xor(v[u].v[k], m);
@@ -77,18 +91,18 @@ GK_FN void gk_store_row_sums(GK_GLOBAL gk_f* part, gk_i64 at, gk_vec* v, int ite
         row = gk_lid() / GK_SHUFFLE_WIDTH; leads = gk_lid() % GK_SHUFFLE_WIDTH < lanes; per = GK_BLOCK / GK_SHUFFLE_WIDTH;
     }
 #endif
-    int each = per * lanes, sets = GK_BLOCK / each;
+    int each = per << bits, sets = GK_BLOCK / each;
     GK_ROLLED for (int first = 0; first < keep; first += sets) {
         GK_UNROLL for (int u = 0; u < keep; u++) {
             if (!leads || u < first || u >= first + sets) continue;
-            GK_UNROLL for (int k = 0; k < GK_W; k++) sums[k * GK_BLOCK + (u - first) * each + row * lanes + lane] = v[u].v[k];
+            GK_UNROLL for (int k = 0; k < GK_W; k++) sums[k * GK_BLOCK + (u - first) * each + (row << bits) + lane] = v[u].v[k];
         }
         GK_BARRIER();
         GK_ROLLED for (int o = gk_lid(); o < sets * lanes * GK_W; o += GK_BLOCK) {
-            int k = o % GK_W, i = o / GK_W, item = first * lanes + i, from = k * GK_BLOCK + i / lanes * each + i % lanes;
+            int k = o % GK_W, i = o / GK_W, item = (first << bits) + i, from = k * GK_BLOCK + (i >> bits) * each + (i & (lanes - 1));
             if (item >= items) break;
             gk_f sum = sums[from];
-            for (int j = 1; j < per; j++) sum += sums[from + j * lanes];
+            for (int j = 1; j < per; j++) sum += sums[from + (j << bits)];
             part[at + item * GK_W + k] = sum;
         }
         GK_BARRIER();
@@ -157,8 +171,8 @@ GK_FN void gk_aligned_bwd_rows(GK_GLOBAL const gk_t* dy, GK_GLOBAL const gk_t* x
         }
     }
     if (!part) return;
-    gk_store_row_sums(part, (gk_i64)gk_bid(0) * items * GK_W, dg, items, lane, lanes, per, sums, keep);
-    gk_store_row_sums(part, second + (gk_i64)gk_bid(0) * items * GK_W, db, items, lane, lanes, per, sums, keep);
+    gk_store_row_sums(part, (gk_i64)gk_bid(0) * items * GK_W, dg, items, bits, sums, keep);
+    gk_store_row_sums(part, second + (gk_i64)gk_bid(0) * items * GK_W, db, items, bits, sums, keep);
 }
 
 #define GK_NORM_BIND() \

@@ -48,7 +48,7 @@ impl Engine {
         const OP: &str = "binary";
         let (dt, count) = (a.dtype(), y.numel());
         let Some((name, [p, q])) = binary_function(op, dt) else { return self.ldexp(a, b, y, false) };
-        let mut m = Merged::in_order_of(0, [y.layout(), a.layout(), b.layout()]);
+        let m = Merged::in_order_of(0, [y.layout(), a.layout(), b.layout()]);
         let views = [y, a, b];
         let problem = map_problem(&m, views, 0);
         let by_vector = |wide: bool| Grid::Stride(if wide { count.div_ceil(vector(dt)) } else { count });
@@ -69,29 +69,43 @@ impl Engine {
             let args = BinaryMaskArgs { a, b, y, n, wide, rank, shape, sa, sb, sy, p, q };
             return self.launch(&BINARY_MASK, dt, name, grid, &args);
         }
-        let special = is_binary_special(name);
         let plan = self.plan(OP, &problem)?;
-        if plan == MapPlan::Packed {
-            let [mut home, mut other] = [None, None];
-            let [_, a, b] = views;
-            return self.map2(op, &self.along(a, y, &mut home)?, &self.along(b, y, &mut other)?, y);
+        let [_, a, b] = views;
+        if plan != MapPlan::Packed {
+            return self.map2_by(plan, name, views, [p, q]);
         }
+        let [mut home, mut other] = [None, None];
+        let (a, b) = (self.along(a, y, &mut home)?, self.along(b, y, &mut other)?);
+        let m = Merged::in_order_of(0, [y.layout(), a.layout(), b.layout()]);
+        self.map2_by(map_problem(&m, [y, &a, &b], 0).unpacked(), name, [y, &a, &b], [p, q])
+    }
+
+    /// y = f(a, b) of one type by a plan that packs nothing; views are those of y, a and b.
+    fn map2_by(
+        &self,
+        plan: MapPlan,
+        name: &'static str,
+        views: [&View<'_>; 3],
+        [p, q]: [f64; 2],
+    ) -> Result<()> {
+        let (dt, count, special) = (views[0].dtype(), views[0].numel(), is_binary_special(name));
+        let ([y, a, b], n) = (views.map(|v| self.arg_in(v)), long(count));
         if let MapPlan::Flat { wide } = plan {
             let (wide, kernel) = if special { (false, &BINARY_SPECIAL_FLAT) } else { (wide, &BINARY_FLAT) };
-            let args = BinaryFlatArgs { a, b, y: y_arg, n, wide: i32::from(wide), p, q };
-            return self.launch(kernel, dt, name, by_vector(wide), &args);
+            let args = BinaryFlatArgs { a, b, y, n, wide: i32::from(wide), p, q };
+            let grid = Grid::Stride(if wide { count.div_ceil(vector(dt)) } else { count });
+            return self.launch(kernel, dt, name, grid, &args);
         }
-        if special {
-            let (y, magic) = (y_arg, magic(m.shape.iter().copied()));
-            let args = BinaryNdArgs { a, b, y, n, rank, shape, magic, sa, sb, sy, wide: 0, p, q };
-            return self.launch(&BINARY_SPECIAL_ND, dt, name, Grid::Stride(count), &args);
-        }
-        let wide = widen(&mut m, views, vector(dt));
+        let mut m = Merged::in_order_of(0, views.map(|v| v.layout()));
+        let wide = if special { 0 } else { widen(&mut m, views, vector(dt)) };
         let items: usize = m.shape.iter().product();
         let (rank, shape, [sy, sa, sb]) = merged_axes(&m);
-        let (y, n, magic) = (y_arg, long(items), magic(m.shape.iter().copied()));
+        let (n, magic) = (long(items), magic(m.shape.iter().copied()));
         let args = BinaryNdArgs { a, b, y, n, rank, shape, magic, sa, sb, sy, wide, p, q };
-        self.launch(&BINARY_ND, dt, name, Grid::Stride(items.div_ceil(ND_RUNS)), &args)
+        match special {
+            true => self.launch(&BINARY_SPECIAL_ND, dt, name, Grid::Stride(items), &args),
+            false => self.launch(&BINARY_ND, dt, name, Grid::Stride(items.div_ceil(ND_RUNS)), &args),
+        }
     }
 
     /// y (+)= a * 2^e; operands have one shape.

@@ -4,6 +4,8 @@ mod binary;
 mod binary_bwd;
 mod full;
 mod plan;
+#[cfg(all(test, feature = "driver-opencl"))]
+mod tests;
 pub(in crate::engine) mod unary;
 
 use self::binary::widen;

@@ -27,31 +27,40 @@ fn is_airy(function: &str) -> bool {
 }
 
 impl Engine {
-    /// result = f(x) for any function of `elementwise/unary_ops.h` and `activation/activation_ops.h`; operands are checked.
+    /// y = f(x) for any function of `elementwise/unary_ops.h` and `activation/activation_ops.h`; operands are checked.
     pub(in crate::engine::ops) fn map(
         &self,
         op: &'static str,
         function: &'static str,
         x: &View<'_>,
-        result: &ViewMut<'_>,
+        y: &ViewMut<'_>,
         [p, q, s]: [f64; 3],
     ) -> Result<()> {
         let count = x.numel();
         if count == 0 {
             return Ok(());
         }
-        let (dt, v) = (x.dtype(), result.as_view());
-        let m = Merged::in_order_of(1, [x.layout(), v.layout()]);
-        let problem = map_problem(&m, [x, &v], 1);
-        let (rank, shape, [sx, sy]) = merged_axes(&m);
-        let (operand, x, y, n) = (x, self.arg_in(x), self.arg_in(&v), long(count));
+        let (dt, v) = (x.dtype(), y.as_view());
+        let merged = |x: &View<'_>| Merged::in_order_of(1, [x.layout(), v.layout()]);
+        let mut m = merged(x);
+        let (mut problem, mut home, mut x) = (map_problem(&m, [x, &v], 1), None, *x);
         if v.dtype() != dt {
             let wide = problem.flat && problem.aligned;
+            let (rank, shape, [sx, sy]) = merged_axes(&m);
+            let (x, y, n) = (self.arg_in(&x), self.arg_in(&v), long(count));
             let args = UnaryMaskArgs { x, y, n, wide: i32::from(wide), rank, shape, sx, sy, p, q, s };
             let grid = Grid::Stride(if wide { count.div_ceil(vector(dt)) } else { count });
             return self.launch(&UNARY_MASK, dt, function, grid, &args);
         }
-        match self.plan(op, &problem)? {
+        let mut plan = self.plan(op, &problem)?;
+        if plan == MapPlan::Packed {
+            x = self.along(&x, &v, &mut home)?;
+            m = merged(&x);
+            problem = map_problem(&m, [&x, &v], 1);
+            plan = problem.unpacked();
+        }
+        let (x, y, n) = (self.arg_in(&x), self.arg_in(&v), long(count));
+        match plan {
             MapPlan::Flat { wide } => {
                 let args = UnaryFlatArgs { x, y, n, wide: i32::from(wide), p, q, s };
                 let kernel = match function {
@@ -61,11 +70,8 @@ impl Engine {
                 };
                 self.launch(kernel, dt, function, flat_grid(count, dt, wide, 4), &args)
             }
-            MapPlan::Packed => {
-                let mut home = None;
-                self.map(op, function, &self.along(operand, &v, &mut home)?, result, [p, q, s])
-            }
-            MapPlan::Strided => {
+            MapPlan::Packed | MapPlan::Strided => {
+                let (rank, shape, [sx, sy]) = merged_axes(&m);
                 let args = UnaryNdArgs { x, y, n, rank, shape, sx, sy, p, q, s };
                 let kernel = match function {
                     f if is_special(f) => &SPECIAL_ND,
@@ -91,14 +97,17 @@ impl Engine {
             return Ok(());
         }
         let (dt, v) = (dy.dtype(), dx.out.as_view());
-        let m = Merged::in_order_of(2, [dy.layout(), saved.layout(), v.layout()]);
-        let plan = self.plan(op, &map_problem(&m, [dy, saved, &v], 2))?;
+        let merged =
+            |dy: &View<'_>, x: &View<'_>| Merged::in_order_of(2, [dy.layout(), x.layout(), v.layout()]);
+        let (mut m, [mut home, mut other], [mut dy, mut x]) =
+            (merged(dy, saved), [None, None], [*dy, *saved]);
+        let mut plan = self.plan(op, &map_problem(&m, [&dy, &x, &v], 2))?;
         if plan == MapPlan::Packed {
-            let [mut home, mut other] = [None, None];
-            let operands = [&self.along(dy, &v, &mut home)?, &self.along(saved, &v, &mut other)?];
-            return self.map_bwd(op, function, operands, dx, [p, q, s]);
+            [dy, x] = [self.along(&dy, &v, &mut home)?, self.along(&x, &v, &mut other)?];
+            m = merged(&dy, &x);
+            plan = map_problem(&m, [&dy, &x, &v], 2).unpacked();
         }
-        let (dy, x, accumulate) = (self.arg_in(dy), self.arg_in(saved), i32::from(dx.accumulate));
+        let (dy, x, accumulate) = (self.arg_in(&dy), self.arg_in(&x), i32::from(dx.accumulate));
         let (dx, n) = (self.arg_in(&v), long(count));
         match plan {
             MapPlan::Flat { wide } => {
