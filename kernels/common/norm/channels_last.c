@@ -32,7 +32,7 @@ GK_FN gk_channel_rows gk_channel_rows_of(int block, gk_i64 n, int items, int tx,
     if (!a.live) a.end = 0;
     return a;
 }
-/* The channels of an item's elements: GK_W neighbours, the first of which follows the last of `channels`, as many as GK_W at least. */
+/* The channels of an item's elements: GK_W in a row from `first` on, where the first follows the last of all `channels`, which are GK_W at least. */
 typedef struct { int first, channels; } gk_channel_run;
 GK_FN gk_channel_run gk_channels_of(int item, int channels)
 {

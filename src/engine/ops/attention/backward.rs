@@ -96,7 +96,7 @@ impl Backward<'_> {
             sums: engine.arg_in(&sums.view()),
             turns: engine.arg_in(&turns.view()),
         });
-        self.call.run_of(&ATTENTION_BWD_FUSED, plan, tiles.saturating_mul(heads), &args)
+        self.call.run_blocks(&ATTENTION_BWD_FUSED, plan, tiles.saturating_mul(heads), &args)
     }
 
     /// Heads of keys whose blocks take turns, so that blocks that begin together are of different heads: as many as an L2 cache has room for queries,

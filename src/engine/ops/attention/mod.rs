@@ -111,7 +111,7 @@ impl Call<'_> {
         let all = each.saturating_mul(self.size.heads).saturating_mul(self.size.outer);
         let blocks = all.min(self.engine.device_caps().compute_units as usize);
         self.check_tiles(all)?;
-        self.run_of(&ATTENTION_FWD_SPECIALIZED, plan, blocks, args)
+        self.run_blocks(&ATTENTION_FWD_SPECIALIZED, plan, blocks, args)
     }
 
     fn check_tiles(&self, all: usize) -> Result<()> {
@@ -123,7 +123,7 @@ impl Call<'_> {
     }
 
     /// Launches blocks of the plan's number of threads.
-    fn run_of<A: KernelArgs>(
+    fn run_blocks<A: KernelArgs>(
         &self,
         kernel: &'static Kernel<A>,
         plan: AttentionPlan,
@@ -145,7 +145,7 @@ impl Call<'_> {
     ) -> Result<()> {
         let blocks = tiles.saturating_mul(heads).saturating_mul(self.size.outer);
         match plan.kernel {
-            AttentionKernel::Matrix => self.run_of(matrix, plan, blocks, args),
+            AttentionKernel::Matrix => self.run_blocks(matrix, plan, blocks, args),
             _ => self.run(other, plan.op, [blocks, plan.slices, 1], plan.local, args),
         }
     }

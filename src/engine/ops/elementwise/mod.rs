@@ -48,8 +48,8 @@ fn spread<'a>(v: &View<'a>, shape: &[usize]) -> Result<View<'a>> {
 
 /// How operands lie, of which number `result` is the result.
 fn map_problem<const N: usize>(m: &Merged<N>, views: [&View<'_>; N], result: usize) -> MapProblem {
-    let crossed = (0..N).any(|k| k != result && lies_across(views[k], views[result]));
     let flat = (0..N).all(|k| m.is_flat(k));
+    let crossed = !flat && (0..N).any(|k| k != result && lies_across(views[k], views[result]));
     MapProblem { flat, aligned: views.into_iter().all(aligned16), crossed, elements: views[result].numel() }
 }
 
