@@ -175,7 +175,7 @@ pub(super) const PROBLEMS: &[Problem] = &[
     }),
     problem("gemm_ragged_bwd", "experts", BF16, |cx, dt| {
         let (rows, columns) = (cx.pick(256, 512, 8_192), cx.pick(512, 512, 4_096));
-        group_gradients(cx, dt, false, 8, [rows, cx.pick(128, 128, 1_024), columns])
+        group_gradients(cx, dt, false, 8, [rows, cx.pick(256, 256, 1_024), columns])
     }),
     problem("gemm_ragged_bwd", "groups_of_ten", F32, |cx, dt| {
         let rows = cx.pick(640, 6_400, 204_800);

@@ -85,6 +85,11 @@ fn rows_of_odd_channels(cx: &Context<'_>) -> [usize; 3] {
     [n, c - 3, s]
 }
 
+/// Rows of fewer channels than a 16-byte item has elements.
+fn rows_of_few_channels(cx: &Context<'_>) -> [usize; 3] {
+    [cx.pick(64, 512, 1 << 22), 3, 1]
+}
+
 /// All gradients of [`batch_norm`].
 fn batch_norm_bwd(cx: &Context<'_>, dt: DType, s: [usize; 3]) -> Result<Prepared> {
     let (c, n) = (s[1], s.iter().product::<usize>());
@@ -229,6 +234,8 @@ pub(super) const PROBLEMS: &[Problem] = &[
     }),
     problem("batch_norm", "odd_channels", F32, |cx, dt| batch_norm(cx, dt, rows_of_odd_channels(cx))),
     problem("batch_norm_bwd", "odd_channels", F32, |cx, dt| batch_norm_bwd(cx, dt, rows_of_odd_channels(cx))),
+    problem("batch_norm", "few_channels", F32, |cx, dt| batch_norm(cx, dt, rows_of_few_channels(cx))),
+    problem("batch_norm_bwd", "few_channels", F32, |cx, dt| batch_norm_bwd(cx, dt, rows_of_few_channels(cx))),
     problem("batch_norm", "training_relu", F32_BF16, |cx, dt| {
         let [n, c, s] = images(cx);
         let (x, mut y) = (cx.normal(dt, n * c * s)?, cx.empty(dt, n * c * s)?);

@@ -34,6 +34,8 @@ int gk_lint_id(int);
 #define GK_M64(name) name
 float exp10f(float);
 double exp10(double);
+float rsqrtf(float);
+double rsqrt(double);
 
 float gk_as_f32(gk_u32 x);
 gk_u32 gk_as_u32(float x);

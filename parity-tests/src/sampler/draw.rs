@@ -32,6 +32,7 @@ pub fn draw(
         }
         if !small && index % 4 == 1 {
             expand(kernel, &mut case);
+            transpose(kernel, &mut case);
         }
         return Ok((case, None));
     }
@@ -42,6 +43,7 @@ pub fn draw(
     let mut case = derive(kernel, &forward, index, seed)?;
     if !small && index % 4 == 1 {
         expand(kernel, &mut case);
+        transpose(kernel, &mut case);
     }
     Ok((case, Some(forward)))
 }
@@ -150,6 +152,24 @@ fn expand(kernel: &Kernel, case: &mut Case) {
             step *= n;
         }
         case.strides.insert(name.clone(), Strided { shape: full.clone(), strides, offset: 0 });
+    }
+}
+
+/// Operations on the elements of operands of one shape.
+const ELEMENTWISE: &[&str] = &["unary", "unary_bwd", "activation", "activation_bwd"];
+
+/// Takes the elements of all inputs with the first axis innermost, as those of a transposed tensor lie.
+fn transpose(kernel: &Kernel, case: &mut Case) {
+    let Some(shape) = case.inputs.first().map(|(_, t)| t.shape.clone()) else { return };
+    let of_one_shape = case.inputs.iter().all(|(_, t)| t.shape == shape && t.numel() > 0);
+    if !of_one_shape || !kernel.ops.iter().all(|op| ELEMENTWISE.contains(op)) {
+        return;
+    }
+    let mut step = 1;
+    let strides: Vec<usize> = shape.iter().map(|&n| std::mem::replace(&mut step, step * n)).collect();
+    for (name, _) in &case.inputs {
+        let view = Strided { shape: shape.clone(), strides: strides.clone(), offset: 0 };
+        case.strides.insert(name.clone(), view);
     }
 }
 

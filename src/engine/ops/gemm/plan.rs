@@ -545,8 +545,8 @@ mod tests {
             ("warp_specialized_256", Ok(GemmPlan::Wide(Form::Nt, wide)))
         );
         assert_eq!(large.plan(4, &hopper), Err("f32".into()));
-        // 66 clusters take 33 rows of tiles in a turn by 512 columns, as two turns by 256; with 640 columns in two, as three.
-        assert!(wide_is_faster([33, 1024, 1], &hopper) && !wide_is_faster([66, 640, 1], &hopper));
+        // 66 clusters take 32 rows of tiles in a turn by pairs of 256 rows and columns, as two turns by 128 x 256; 66 rows with 640 columns in two, as three.
+        assert!(wide_is_faster([32, 1024, 1], &hopper) && !wide_is_faster([66, 640, 1], &hopper));
         // 3 x 2 tiles are three pairs, and too few for the device.
         let few = Grid::BlocksOf { blocks: 6, threads: 384, local: 224 << 10 };
         assert_eq!(half(300, 200, 64).plan(5, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));

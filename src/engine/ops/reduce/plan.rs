@@ -13,7 +13,7 @@ const RUN: usize = 16 * LANES;
 
 const SOURCE: &str = "kernels/common/reduce/reduce.c";
 
-/// Items side by side in a cluster of `reduce/column_sums.c` (`GK_SUM_ITEMS`), and the most rows of a block and the fewest of all that are worth it: 2.5 us
+/// Items side by side in a cluster of `reduce/column_sums.c` (`GK_COLUMN_ITEMS`), and the most rows of a block and the fewest of all that are worth it: 2.5 us
 /// for 2,048 x 128 to 512 in f32, 6.7 for 8,192 x 1,024, where the sums of parts and their combination take two launches (H200).
 const SUM_ITEMS: usize = 8;
 const SUM_ROWS: usize = 1024;
