@@ -165,8 +165,12 @@ fn transpose(kernel: &Kernel, case: &mut Case) {
     if !of_one_shape || !kernel.ops.iter().all(|op| ELEMENTWISE.contains(op)) {
         return;
     }
-    let mut step = 1;
-    let strides: Vec<usize> = shape.iter().map(|&n| std::mem::replace(&mut step, step * n)).collect();
+    let mut before = 1;
+    let step = |&n: &usize| {
+        before *= n;
+        before / n
+    };
+    let strides: Vec<usize> = shape.iter().map(step).collect();
     for (name, _) in &case.inputs {
         let view = Strided { shape: shape.clone(), strides: strides.clone(), offset: 0 };
         case.strides.insert(name.clone(), view);
