@@ -68,13 +68,23 @@ struct Kernel<'a> {
 /// The kernel whose head stands behind its `HOST_KERNEL`.
 fn kernel(rest: &str) -> Option<Kernel<'_>> {
     let head = &rest[..rest.find('{').unwrap_or(rest.len())];
-    let (bound, head) = match head.split_once("HOST_BOUNDS(").and_then(|(_, b)| b.split_once(')')) {
+    let (bound, head) = match head.split_once("HOST_BOUNDS(").and_then(|(_, b)| split_at_end(b)) {
         Some((bound, tail)) => (bound.trim(), tail),
         None => ("1024", head.trim_start().strip_prefix("void")?),
     };
     let name = head.trim_start();
     let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
     Some(Kernel { name: &name[..end], bound })
+}
+
+/// What stands before the parenthesis that ends a list, which may have others within, and behind it.
+fn split_at_end(list: &str) -> Option<(&str, &str)> {
+    let mut open = 1;
+    let end = list.find(|c| {
+        open += i32::from(c == '(') - i32::from(c == ')');
+        open == 0
+    })?;
+    Some((&list[..end], &list[end + 1..]))
 }
 
 /// The kernels of a preprocessed text: `HOST_KERNEL void HOST_BOUNDS(256) name(`, with or without the bound.
@@ -303,6 +313,10 @@ mod tests {
         let text = "extern \"C\" HOST_KERNEL void HOST_BOUNDS(256) one(int x) {}\nextern \"C\" HOST_KERNEL void two(float* y) {}";
         let kernel = |name, bound| Kernel { name, bound };
         assert_eq!(kernels(text), [kernel("one", "256"), kernel("two", "1024")]);
+        assert_eq!(
+            kernels("HOST_KERNEL void HOST_BOUNDS((2 * 64)) three() {}"),
+            [kernel("three", "(2 * 64)")]
+        );
     }
 
     #[test]
