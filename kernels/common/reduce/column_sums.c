@@ -1,5 +1,5 @@
 /* Sums of the columns of few rows, in one launch: y[c] (+)= sum of x[r, c] over the rows. The same as reduce_columns of reduce.c without its general
- * coordinates: to read the text of that from memory takes longer than to add a few rows.
+ * coordinates, whose text is twenty times as long: a few rows take less time to add than that seems to take to read.
  *
  * A cluster of blocks has GK_COLUMN_ITEMS items side by side, each of its blocks `chunk` rows. Their sums meet in the local memory of the first, which adds
  * them in order. Sums in gk_f, trees of a fixed shape: deterministic. Reference: x.sum(0).

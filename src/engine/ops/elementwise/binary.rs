@@ -1,7 +1,6 @@
 //! Functions of two operands.
 
-use super::plan::MapPlan;
-use super::{is_flat, map_problem, merged_axes, vector};
+use super::{Settled, is_flat, map_problem, merged, merged_axes, vector};
 use crate::buffer::View;
 use crate::engine::Engine;
 use crate::engine::launch::{Grid, Merged, aligned16, code_of_op, long};
@@ -48,56 +47,33 @@ impl Engine {
         const OP: &str = "binary";
         let (dt, count) = (a.dtype(), y.numel());
         let Some((name, [p, q])) = binary_function(op, dt) else { return self.ldexp(a, b, y, false) };
-        let m = Merged::in_order_of(0, [y.layout(), a.layout(), b.layout()]);
-        let views = [y, a, b];
-        let problem = map_problem(&m, views, 0);
         let by_vector = |wide: bool| Grid::Stride(if wide { count.div_ceil(vector(dt)) } else { count });
-        let ([y_arg, a, b], n) = (views.map(|v| self.arg_in(v)), long(count));
-        let (rank, shape, [sy, sa, sb]) = merged_axes(&m);
-        if !dt.is_float() && matches!(op, Binary::DivFloor | Binary::DivTrunc) {
-            let (y, err, code) = (y_arg, self.arg_error(), code_of_op(OP));
-            let wide = problem.flat && problem.aligned;
-            let grid = by_vector(wide);
-            let wide = i32::from(wide);
-            let args = BinaryIntDivArgs { a, b, y, n, wide, rank, shape, sa, sb, sy, err, code };
-            return self.launch(&BINARY_INT_DIV, dt, name, grid, &args);
-        }
-        if y.dtype() != dt {
-            let (y, wide) = (y_arg, problem.flat && problem.aligned);
-            let grid = by_vector(wide);
-            let wide = i32::from(wide);
+        let (views, n) = ([*y, *a, *b], long(count));
+        let divides = !dt.is_float() && matches!(op, Binary::DivFloor | Binary::DivTrunc);
+        if divides || y.dtype() != dt {
+            let m = merged(&views, 0);
+            let problem = map_problem(&m, views.each_ref(), 0);
+            let (rank, shape, [sy, sa, sb]) = merged_axes(&m);
+            let [y, a, b] = views.each_ref().map(|v| self.arg_in(v));
+            let grid = by_vector(problem.flat && problem.aligned);
+            let wide = i32::from(problem.flat && problem.aligned);
+            if divides {
+                let (err, code) = (self.arg_error(), code_of_op(OP));
+                let args = BinaryIntDivArgs { a, b, y, n, wide, rank, shape, sa, sb, sy, err, code };
+                return self.launch(&BINARY_INT_DIV, dt, name, grid, &args);
+            }
             let args = BinaryMaskArgs { a, b, y, n, wide, rank, shape, sa, sb, sy, p, q };
             return self.launch(&BINARY_MASK, dt, name, grid, &args);
         }
-        let plan = self.plan(OP, &problem)?;
-        let [_, a, b] = views;
-        if plan != MapPlan::Packed {
-            return self.map2_by(plan, name, views, [p, q]);
-        }
-        let [mut home, mut other] = [None, None];
-        let (a, b) = (self.along(a, y, &mut home)?, self.along(b, y, &mut other)?);
-        let m = Merged::in_order_of(0, [y.layout(), a.layout(), b.layout()]);
-        self.map2_by(map_problem(&m, [y, &a, &b], 0).unpacked(), name, [y, &a, &b], [p, q])
-    }
-
-    /// y = f(a, b) of one type by a plan that packs nothing; views are those of y, a and b.
-    fn map2_by(
-        &self,
-        plan: MapPlan,
-        name: &'static str,
-        views: [&View<'_>; 3],
-        [p, q]: [f64; 2],
-    ) -> Result<()> {
-        let (dt, count, special) = (views[0].dtype(), views[0].numel(), is_binary_special(name));
-        let ([y, a, b], n) = (views.map(|v| self.arg_in(v)), long(count));
-        if let MapPlan::Flat { wide } = plan {
+        let (mut homes, special) = ([const { None }; 3], is_binary_special(name));
+        let Settled { views, mut m, flat } = self.settle(OP, views, 0, &mut homes)?;
+        let [y, a, b] = views.each_ref().map(|v| self.arg_in(v));
+        if let Some(wide) = flat {
             let (wide, kernel) = if special { (false, &BINARY_SPECIAL_FLAT) } else { (wide, &BINARY_FLAT) };
             let args = BinaryFlatArgs { a, b, y, n, wide: i32::from(wide), p, q };
-            let grid = Grid::Stride(if wide { count.div_ceil(vector(dt)) } else { count });
-            return self.launch(kernel, dt, name, grid, &args);
+            return self.launch(kernel, dt, name, by_vector(wide), &args);
         }
-        let mut m = Merged::in_order_of(0, views.map(|v| v.layout()));
-        let wide = if special { 0 } else { widen(&mut m, views, vector(dt)) };
+        let wide = if special { 0 } else { widen(&mut m, views.each_ref(), vector(dt)) };
         let items: usize = m.shape.iter().product();
         let (rank, shape, [sy, sa, sb]) = merged_axes(&m);
         let (n, magic) = (long(items), magic(m.shape.iter().copied()));

@@ -11,7 +11,7 @@ pub(in crate::engine) mod unary;
 use self::binary::widen;
 use self::binary_bwd::bwd_problem;
 use self::full::Full;
-use self::plan::{BinaryBwdPlan, BinaryBwdProblem, MapProblem, SharedRow};
+use self::plan::{BinaryBwdPlan, BinaryBwdProblem, MapPlan, MapProblem, SharedRow};
 use crate::buffer::{Buffer, GradMut, View, ViewMut};
 use crate::driver::DimsArg;
 use crate::dtype::DType;
@@ -61,15 +61,44 @@ fn lies_across(operand: &View<'_>, result: &View<'_>) -> bool {
     result.is_contiguous() && apart && strides.contains(&1) && !strides.contains(&0)
 }
 
+/// The views' axes in the order in which the result lies.
+fn merged<const N: usize>(views: &[View<'_>; N], result: usize) -> Merged<N> {
+    Merged::in_order_of(result, views.each_ref().map(|v| v.layout()))
+}
+
+/// Operands and results as a kernel takes them.
+struct Settled<'a, const N: usize> {
+    views: [View<'a>; N],
+    m: Merged<N>,
+    /// Whether 16 bytes at a time, where all are addressed by position.
+    flat: Option<bool>,
+}
+
 impl Engine {
-    /// The operand, as a copy in the order of the result where it lies across it.
-    fn along<'a>(
+    /// How a function of these views runs, of which number `result` is the result. Operands that lie across it are copied to `homes` where the plan is so.
+    fn settle<'a, const N: usize>(
         &self,
-        operand: &View<'a>,
-        result: &View<'_>,
-        home: &'a mut Option<Buffer>,
-    ) -> Result<View<'a>> {
-        if lies_across(operand, result) { self.packed(operand, home) } else { Ok(*operand) }
+        op: &'static str,
+        mut views: [View<'a>; N],
+        result: usize,
+        homes: &'a mut [Option<Buffer>; N],
+    ) -> Result<Settled<'a, N>> {
+        let m = merged(&views, result);
+        let problem = map_problem(&m, views.each_ref(), result);
+        match self.plan(op, &problem)? {
+            MapPlan::Flat { wide } => return Ok(Settled { views, m, flat: Some(wide) }),
+            MapPlan::Strided => return Ok(Settled { views, m, flat: None }),
+            MapPlan::Packed => {}
+        }
+        let y = views[result];
+        for (v, home) in views.iter_mut().zip(homes) {
+            if lies_across(v, &y) {
+                *v = self.packed(v, home)?;
+            }
+        }
+        let m = merged(&views, result);
+        let problem = map_problem(&m, views.each_ref(), result);
+        Ok(Settled { views, m, flat: problem.flat.then_some(problem.aligned) })
     }
 
     /// What serves functions of 2^20 contiguous f32 numbers, or the gradients of a matrix of 4096 x 1024 with a bias.

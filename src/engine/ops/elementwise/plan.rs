@@ -35,13 +35,6 @@ pub(crate) enum MapPlan {
     Strided,
 }
 
-impl MapProblem {
-    /// How it runs once nothing is packed any more.
-    pub(crate) fn unpacked(&self) -> MapPlan {
-        if self.flat { MapPlan::Flat { wide: self.aligned } } else { MapPlan::Strided }
-    }
-}
-
 impl Problem for MapProblem {
     type Plan = MapPlan;
 
@@ -54,7 +47,7 @@ impl Problem for MapProblem {
     fn plan(&self, variant: usize, _: &Caps) -> Result<MapPlan, Reason> {
         match variant {
             0 if !self.flat => Err("an operand has gaps, or is broadcast".into()),
-            0 => Ok(self.unpacked()),
+            0 => Ok(MapPlan::Flat { wide: self.aligned }),
             1 if !self.crossed => Err("no operand lies across a contiguous result".into()),
             1 => Ok(MapPlan::Packed),
             _ => Ok(MapPlan::Strided),

@@ -1,11 +1,10 @@
 //! Functions of one operand, and their gradients.
 
-use super::plan::MapPlan;
-use super::{map_problem, merged_axes, vector};
+use super::{Settled, map_problem, merged, merged_axes, vector};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::dtype::DType;
 use crate::engine::Engine;
-use crate::engine::launch::{Grid, Merged, long};
+use crate::engine::launch::{Grid, long};
 use crate::error::Result;
 use crate::spec::elementwise::{AIRY, SPECIAL};
 use crate::spec::kernels::elementwise::*;
@@ -41,27 +40,22 @@ impl Engine {
             return Ok(());
         }
         let (dt, v) = (x.dtype(), y.as_view());
-        let merged = |x: &View<'_>| Merged::in_order_of(1, [x.layout(), v.layout()]);
-        let mut m = merged(x);
-        let (mut problem, mut home, mut x) = (map_problem(&m, [x, &v], 1), None, *x);
         if v.dtype() != dt {
+            let views = [*x, v];
+            let m = merged(&views, 1);
+            let problem = map_problem(&m, views.each_ref(), 1);
             let wide = problem.flat && problem.aligned;
             let (rank, shape, [sx, sy]) = merged_axes(&m);
-            let (x, y, n) = (self.arg_in(&x), self.arg_in(&v), long(count));
+            let (x, y, n) = (self.arg_in(x), self.arg_in(&v), long(count));
             let args = UnaryMaskArgs { x, y, n, wide: i32::from(wide), rank, shape, sx, sy, p, q, s };
             let grid = Grid::Stride(if wide { count.div_ceil(vector(dt)) } else { count });
             return self.launch(&UNARY_MASK, dt, function, grid, &args);
         }
-        let mut plan = self.plan(op, &problem)?;
-        if plan == MapPlan::Packed {
-            x = self.along(&x, &v, &mut home)?;
-            m = merged(&x);
-            problem = map_problem(&m, [&x, &v], 1);
-            plan = problem.unpacked();
-        }
-        let (x, y, n) = (self.arg_in(&x), self.arg_in(&v), long(count));
-        match plan {
-            MapPlan::Flat { wide } => {
+        let mut homes = [const { None }; 2];
+        let Settled { views, m, flat } = self.settle(op, [*x, v], 1, &mut homes)?;
+        let ([x, y], n) = (views.each_ref().map(|v| self.arg_in(v)), long(count));
+        match flat {
+            Some(wide) => {
                 let args = UnaryFlatArgs { x, y, n, wide: i32::from(wide), p, q, s };
                 let kernel = match function {
                     f if is_special(f) => &SPECIAL_FLAT,
@@ -70,7 +64,7 @@ impl Engine {
                 };
                 self.launch(kernel, dt, function, flat_grid(count, dt, wide, 4), &args)
             }
-            MapPlan::Packed | MapPlan::Strided => {
+            None => {
                 let (rank, shape, [sx, sy]) = merged_axes(&m);
                 let args = UnaryNdArgs { x, y, n, rank, shape, sx, sy, p, q, s };
                 let kernel = match function {
@@ -97,25 +91,17 @@ impl Engine {
             return Ok(());
         }
         let (dt, v) = (dy.dtype(), dx.out.as_view());
-        let merged =
-            |dy: &View<'_>, x: &View<'_>| Merged::in_order_of(2, [dy.layout(), x.layout(), v.layout()]);
-        let (mut m, [mut home, mut other], [mut dy, mut x]) =
-            (merged(dy, saved), [None, None], [*dy, *saved]);
-        let mut plan = self.plan(op, &map_problem(&m, [&dy, &x, &v], 2))?;
-        if plan == MapPlan::Packed {
-            [dy, x] = [self.along(&dy, &v, &mut home)?, self.along(&x, &v, &mut other)?];
-            m = merged(&dy, &x);
-            plan = map_problem(&m, [&dy, &x, &v], 2).unpacked();
-        }
-        let (dy, x, accumulate) = (self.arg_in(&dy), self.arg_in(&x), i32::from(dx.accumulate));
-        let (dx, n) = (self.arg_in(&v), long(count));
-        match plan {
-            MapPlan::Flat { wide } => {
+        let mut homes = [const { None }; 3];
+        let Settled { views, m, flat } = self.settle(op, [*dy, *saved, v], 2, &mut homes)?;
+        let [dy, x, out] = views.each_ref().map(|v| self.arg_in(v));
+        let (accumulate, dx, n) = (i32::from(dx.accumulate), out, long(count));
+        match flat {
+            Some(wide) => {
                 let args = UnaryBwdFlatArgs { dy, x, dx, n, wide: i32::from(wide), accumulate, p, q, s };
                 let kernel = if is_special(function) { &SPECIAL_BWD_FLAT } else { &UNARY_BWD_FLAT };
                 self.launch(kernel, dt, function, flat_grid(count, dt, wide, 2), &args)
             }
-            MapPlan::Packed | MapPlan::Strided => {
+            None => {
                 let (rank, shape, [sdy, sx, sdx]) = merged_axes(&m);
                 let args = UnaryBwdNdArgs { dy, x, dx, n, rank, shape, sdy, sx, sdx, accumulate, p, q, s };
                 let kernel = if is_special(function) { &SPECIAL_BWD_ND } else { &UNARY_BWD_ND };
