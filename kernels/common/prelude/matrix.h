@@ -1,5 +1,6 @@
 /* Products of matrices of gk_t (f16, bf16, f32) by groups of warps: on matrix cores where the dialect has them, else by FMAs. Sums are float. On matrix cores
- * a product of f32 is three products in TF32, of the larger and smaller parts of both operands, with relative errors of some 2^-21.
+ * a product of f32 is three products in TF32, of the larger and smaller parts of both operands, with relative errors of some 2^-21. Files of f32 that define
+ * GK_MM_BF16 have the products of bf16 instead, of tiles in local memory.
  *
  * Operands lie in local memory as tiles: arrays of gk_raw16 (GK_PER_CHUNK numbers each) that begin at multiples of 1 KiB (GK_LOCAL_DYNAMIC does). A tile of R
  * rows has panels of 128 bytes by R rows behind each other; a row of a panel is 8 chunks, in an order (gk_chunk_at) in which neighbouring rows begin in
@@ -67,7 +68,7 @@ GK_FN int gk_chunk_at(int row, int chunk, const int rows) { return (chunk / 8 * 
 
 #include "dialect/prelude/matrix_cores.h"
 
-#ifndef GK_TERMS_MIX_COLUMNS
+#if !defined(GK_TERMS_MIX_COLUMNS) && !defined(GK_MM_BF16)
 GK_FN void gk_mm_store(GK_GLOBAL gk_t* p, float (*c)[4], const int n, const int h, int width, float factor, int accumulate)
 {
     GK_UNROLL for (int j = 0; j < n / 8; j++) {

@@ -4,7 +4,7 @@
 #define GK_FRAG_SCRATCH 1
 #define GK_FRAG_TMP 1
 
-#if GK_DTYPE == GK_BF16
+#if GK_DTYPE == GK_BF16 || defined(GK_MM_BF16)
 #define GK_MMA_TYPE "bf16"
 #else
 #define GK_MMA_TYPE "f16"
@@ -97,7 +97,7 @@ GK_FN float gk_quad_sum(float v, GK_LOCAL_PTR float* tmp)
     return v + gk_lane_xor(v, 2);
 }
 
-#if GK_PTX >= 90 && GK_DTYPE != GK_F32
+#if GK_PTX >= 90 && (GK_DTYPE != GK_F32 || defined(GK_MM_BF16))
 #include "common/prelude/matrix_wgmma.h"
 #else
 #include "common/prelude/matrix_mma.h"

@@ -6,6 +6,7 @@
  *   gk_gate_arrive(gate)           once, after this thread's copies are done (GK_COPY_WAIT) or its products are (GK_MM_WAIT)
  *   gk_gate_pass(gate, turn)       waits until the gate has opened for its turn 0, 1, 2, ...: `turn` modulo 2
  *   GK_GATES_READY()               after the last gk_gate_init
+ *   gk_load16_here(p, exists)      16 bytes of global memory, zeros if they do not exist: the compiler does not move this load across barriers
  *   GK_PAIR_WAIT(n), GK_PAIR_GO(n) a wait of a group for another group's go, number n = 1 ... 15; where two groups wait, a barrier of both
  *
  * For sm_90a (GK_PTX 90); GK_WARP_GROUPS is defined here.
@@ -34,6 +35,14 @@ GK_FN void gk_gate_pass(gk_u32 gate, gk_u32 turn)
 GK_FN void gk_copy16_whole(gk_u32 to, GK_GLOBAL const void* from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
+}
+GK_FN gk_raw16 gk_load16_here(GK_GLOBAL const void* p, int exists)
+{
+    gk_raw16 r;
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.s32 p, %5, 0;\n\tmov.b32 %0, 0;\n\tmov.b32 %1, 0;\n\tmov.b32 %2, 0;\n\tmov.b32 %3, 0;\n\t"
+                 "@p ld.global.v4.b32 {%0, %1, %2, %3}, [%4];\n\t}"
+                 : "=&r"(r.x), "=&r"(r.y), "=&r"(r.z), "=&r"(r.w) : "l"(p), "r"(exists) : "memory");
+    return r;
 }
 #define GK_PAIR_WAIT(n) asm volatile("bar.sync %0, 256;" : : "r"(n) : "memory")
 #define GK_PAIR_GO(n) asm volatile("bar.arrive %0, 256;" : : "r"(n) : "memory")

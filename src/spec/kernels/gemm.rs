@@ -23,7 +23,7 @@ kernel_args! {
 }
 
 kernel_args! {
-    /// Arguments of `gemm_cluster_nn`, `gemm_cluster_nt`, `gemm_cluster_tn`.
+    /// Arguments of `gemm_cluster_nn`, `gemm_cluster_nt`, `gemm_cluster_tn`, `gemm_bf16x6_nn`, `gemm_bf16x6_nt`, `gemm_bf16x6_tn`, `gemm_bf16x6_pair_nn`, `gemm_bf16x6_pair_nt`, `gemm_bf16x6_pair_tn`, `gemm_bf16x6_cluster_nn`, `gemm_bf16x6_cluster_nt`, `gemm_bf16x6_cluster_tn`, `gemm_bf16x6_128_nn`, `gemm_bf16x6_128_nt`, `gemm_bf16x6_128_tn`.
     GemmClusterArgs {
         a: In("gk_t"),
         b: In("gk_t"),
@@ -349,6 +349,18 @@ kernel_table! {
     GEMM_MATRIX_NN: GemmTileArgs = "gemm/matrix.c" "gemm_matrix_nn" [(HALVES, OUTPUTS)];
     GEMM_MATRIX_NT: GemmTileArgs = "gemm/matrix.c" "gemm_matrix_nt" [(HALVES, OUTPUTS)];
     GEMM_MATRIX_TN: GemmTileArgs = "gemm/matrix.c" "gemm_matrix_tn" [(HALVES, OUTPUTS)];
+    GEMM_BF16X6_NN: GemmClusterArgs = "gemm/matrix_bf16x6.c" "gemm_bf16x6_nn" [(F32, OUTPUTS)];
+    GEMM_BF16X6_NT: GemmClusterArgs = "gemm/matrix_bf16x6.c" "gemm_bf16x6_nt" [(F32, OUTPUTS)];
+    GEMM_BF16X6_TN: GemmClusterArgs = "gemm/matrix_bf16x6.c" "gemm_bf16x6_tn" [(F32, OUTPUTS)];
+    GEMM_BF16X6_PAIR_NN: GemmClusterArgs = "gemm/matrix_bf16x6.c" "gemm_bf16x6_pair_nn" [(F32, OUTPUTS)];
+    GEMM_BF16X6_PAIR_NT: GemmClusterArgs = "gemm/matrix_bf16x6.c" "gemm_bf16x6_pair_nt" [(F32, OUTPUTS)];
+    GEMM_BF16X6_PAIR_TN: GemmClusterArgs = "gemm/matrix_bf16x6.c" "gemm_bf16x6_pair_tn" [(F32, OUTPUTS)];
+    GEMM_BF16X6_CLUSTER_NN: GemmClusterArgs = "gemm/matrix_bf16x6.c" "gemm_bf16x6_cluster_nn" [(F32, OUTPUTS)];
+    GEMM_BF16X6_CLUSTER_NT: GemmClusterArgs = "gemm/matrix_bf16x6.c" "gemm_bf16x6_cluster_nt" [(F32, OUTPUTS)];
+    GEMM_BF16X6_CLUSTER_TN: GemmClusterArgs = "gemm/matrix_bf16x6.c" "gemm_bf16x6_cluster_tn" [(F32, OUTPUTS)];
+    GEMM_BF16X6_128_NN: GemmClusterArgs = "gemm/matrix_bf16x6_128.c" "gemm_bf16x6_128_nn" [(F32, OUTPUTS)];
+    GEMM_BF16X6_128_NT: GemmClusterArgs = "gemm/matrix_bf16x6_128.c" "gemm_bf16x6_128_nt" [(F32, OUTPUTS)];
+    GEMM_BF16X6_128_TN: GemmClusterArgs = "gemm/matrix_bf16x6_128.c" "gemm_bf16x6_128_tn" [(F32, OUTPUTS)];
     GEMM_SPECIALIZED_NN: GemmSpecializedArgs = "gemm/matrix_specialized.c" "gemm_specialized_nn" [(HALVES, OUTPUTS)];
     GEMM_SPECIALIZED_NT: GemmSpecializedArgs = "gemm/matrix_specialized.c" "gemm_specialized_nt" [(HALVES, OUTPUTS)];
     GEMM_SPECIALIZED_TN: GemmSpecializedArgs = "gemm/matrix_specialized.c" "gemm_specialized_tn" [(HALVES, OUTPUTS)];

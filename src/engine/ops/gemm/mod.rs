@@ -12,7 +12,7 @@ mod ragged_plan;
 mod tests;
 
 use self::narrow::LayerGradients;
-use self::plan::{CLBLAST, CUBLASLT, GemmPlan, GemmProblem, HIPBLASLT, tiling};
+use self::plan::{CLBLAST, CUBLASLT, GemmPlan, GemmProblem, HIPBLASLT, PARTS, tiling};
 use self::product::{MatrixOperand, Product};
 use crate::buffer::{GradMut, View, ViewMut};
 use crate::device::BackendKind;
@@ -105,7 +105,7 @@ impl Engine {
                 true => answer(),
                 false => Err("another variant is pinned".into()),
             };
-        let parts = ask(0, &|| self.parts_plan(q));
+        let parts = ask(PARTS, &|| self.parts_plan(q));
         let unasked = Err("it is taken where it is pinned or was measured to be the fastest".into());
         let asked = library != CLBLAST
             || explained
@@ -131,6 +131,7 @@ impl Engine {
             (GemmPlan::Cluster { form, items, blocks, per }, _) => {
                 self.cluster(q, form, items, [blocks, per])
             }
+            (GemmPlan::Bf16x6 { form, tile, per, grid }, _) => self.bf16x6(q, form, tile, (per, grid)),
             (GemmPlan::Specialized(form, grid), _) => self.specialized(q, form, grid),
             (GemmPlan::Wide(form, grid), _) => self.wide(q, form, grid),
             (GemmPlan::Vendor, Ok(plan)) => self.blas_product(q, &plan),

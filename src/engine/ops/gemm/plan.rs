@@ -34,16 +34,28 @@ pub(crate) enum Form {
     Tn,
 }
 
-/// Number of the variant by clusters of blocks, and the side of a tile of `gemm/cluster.c`.
-const CLUSTER: usize = 1;
+/// Side of a tile of `gemm/cluster.c`.
 pub(crate) const CLUSTER_SIDE: usize = 32;
-/// Number of the variant by cuBLASLt, or by the library of a driver that is not this crate's.
-pub(crate) const CUBLASLT: usize = 2;
-/// Number of the variant by hipBLASLt.
-pub(crate) const HIPBLASLT: usize = 3;
-/// Number of the variant by CLBlast. Which of its kernels and those of this crate are faster depends on the device, and its first product of a type
-/// compiles for seconds: only where it is pinned, was measured, or is asked about is the library opened.
-pub(crate) const CLBLAST: usize = 12;
+
+// Numbers of the variants, in the order of [`GemmProblem::VARIANTS`].
+pub(super) const PARTS: usize = 0;
+const CLUSTER: usize = 1;
+const BF16X6_128: usize = 2;
+const BF16X6_64: usize = 3;
+/// cuBLASLt, or the library of a driver that is not this crate's.
+pub(crate) const CUBLASLT: usize = 4;
+pub(crate) const HIPBLASLT: usize = 5;
+const SPECIALIZED_256: usize = 6;
+const SPECIALIZED_128: usize = 7;
+const MATRIX: usize = 8;
+const TILES: usize = 9;
+const TILE_128: usize = 10;
+const TILE_64: usize = 11;
+const SKINNY_TILE: usize = 12;
+const SPLIT_K: usize = 13;
+/// CLBlast. Which of its kernels and those of this crate are faster depends on the device, and its first product of a type compiles for seconds: only where
+/// it is pinned, was measured, or is asked about is the library opened.
+pub(crate) const CLBLAST: usize = 14;
 
 /// What a vendor's library says to a product.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -111,6 +123,51 @@ pub(crate) enum Tile {
     Skinny,
 }
 
+/// Tiles of six products in bf16 (`gemm/bf16x6.h`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bf16x6 {
+    /// 64 x 64, of which so many blocks of a cluster (1, 2 or 8) share the terms.
+    Side64 { share: usize },
+    /// 128 x 128.
+    Side128,
+}
+
+impl Bf16x6 {
+    /// Terms of a stage, and the most of a block with tiles of 64 x 64: longer sums of large parts would lose more to rounding.
+    const STAGE: usize = 64;
+    const MOST: usize = 512;
+
+    fn side(self) -> usize {
+        match self {
+            Bf16x6::Side64 { .. } => 64,
+            Bf16x6::Side128 => 128,
+        }
+    }
+
+    fn share(self) -> usize {
+        match self {
+            Bf16x6::Side64 { share } => share,
+            Bf16x6::Side128 => 1,
+        }
+    }
+
+    /// Terms of a block of `k`.
+    fn terms(self, k: usize) -> usize {
+        k.div_ceil(self.share()).next_multiple_of(Self::STAGE)
+    }
+
+    fn tiles(self, e: Extents) -> usize {
+        let side = self.side();
+        e.m.div_ceil(side).saturating_mul(e.n.div_ceil(side)).saturating_mul(e.batch)
+    }
+
+    /// Bytes of local memory: two stages of three parts of both operands, and the sums that a cluster's blocks give each other.
+    fn local(self) -> usize {
+        let given = if self.share() > 1 { self.side() * self.side() * 4 } else { 0 };
+        2 * 6 * self.side() * Self::STAGE * 2 + given
+    }
+}
+
 /// How it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GemmPlan {
@@ -120,6 +177,8 @@ pub(crate) enum GemmPlan {
     Vendor,
     /// By clusters of blocks, each block with so many terms of a tile.
     Cluster { form: Form, items: [bool; 2], blocks: usize, per: usize },
+    /// As six products in bf16 on matrix cores, each block with so many terms of a tile.
+    Bf16x6 { form: Form, tile: Bf16x6, per: usize, grid: Grid },
     /// By a warp-specialised kernel on matrix cores.
     Specialized(Form, Grid),
     /// The same with tiles of [`WIDE`] columns.
@@ -279,15 +338,65 @@ impl GemmProblem<'_> {
         Ok(GemmPlan::Cluster { form, items, blocks, per: e.k.div_ceil(cluster).next_multiple_of(4) })
     }
 
+    /// Tiles of six products in bf16 whose terms as few blocks share as fill the device; none where tiles of 64 x 64 have too many terms.
+    fn sharing(&self, caps: &Caps) -> Option<Bf16x6> {
+        let k = self.e.k;
+        let fits = |tile: &Bf16x6| {
+            let share = tile.share();
+            tile.terms(k) <= Bf16x6::MOST && (share == 1 || k >= share * Bf16x6::STAGE && caps.cluster >= 8)
+        };
+        let all = || [1, 2, 8].into_iter().map(|share| Bf16x6::Side64 { share }).filter(fits);
+        all().find(|&tile| self.fills(tile, 3, 4, caps)).or(all().last())
+    }
+
+    /// Whether the blocks are at least `a` / `b` of the device's compute units.
+    fn fills(&self, tile: Bf16x6, a: usize, b: usize, caps: &Caps) -> bool {
+        tile.tiles(self.e).saturating_mul(tile.share()).saturating_mul(b) >= a * caps.compute_units as usize
+    }
+
+    /// Whether so many blocks, of compute units, and terms are enough for six products in bf16 to be faster than one in f32. Measured on an H200 against
+    /// cuBLASLt, with tiles of 64 x 64: 8.0 of 11.1 us for 2,048 x 384 x 128, 8.2 of 13.6 for 2,048 x 128 x 512, 8.8 of 10.8 for 384 x 128 x 2,048; but 5.0 of
+    /// 4.1 for 2,048 x 128 x 64 and 8.4 of 7.4 for 128 x 128 x 2,048; of 128 x 128: 13.2 of 17.3 for 2,048 x 1,024 x 128, 227 of 342 for 2,048 cubed.
+    fn bf16x6_is_faster(&self, tile: Option<Bf16x6>, [a, b]: [usize; 2], caps: &Caps) -> bool {
+        let e = self.e;
+        let whole = |tile: Bf16x6| e.m.min(e.n) >= tile.side() && e.k >= 128;
+        !self.tf32 && tile.is_some_and(|tile| whole(tile) && self.fills(tile, a, b, caps))
+    }
+
+    fn bf16x6(&self, tile: Option<Bf16x6>, caps: &Caps) -> Result<GemmPlan, Reason> {
+        if !caps.warp_groups {
+            return Err("the device has no products by groups of warps".into());
+        }
+        if self.dtype != DType::F32 {
+            return Err("operands are not f32".into());
+        }
+        let (e, form) = (self.e, self.by_items()?);
+        let tile = tile.ok_or_else(|| format!("blocks add up to {} terms, of {}", Bf16x6::MOST, e.k))?;
+        let (blocks, local) = (tile.tiles(e).saturating_mul(tile.share()), tile.local());
+        if local > caps.shared_bytes as usize {
+            return Err(format!("it needs {local} bytes of local memory, of {}", caps.shared_bytes).into());
+        }
+        if [e.m, e.n, e.k, blocks].into_iter().any(|n| n > i32::MAX as usize / 2) {
+            return Err("a size is above 2^30".into());
+        }
+        let grid = Grid::BlocksOf { blocks, threads: 256, local };
+        Ok(GemmPlan::Bf16x6 { form, tile, per: tile.terms(e.k), grid })
+    }
+
+    /// How the operands lie, if they consist of whole items of 16 bytes.
+    fn by_items(&self) -> Result<Form, Reason> {
+        match self.layout? {
+            (form, [true, true]) => Ok(form),
+            _ => Err("rows of an operand are no whole items of 16 bytes at multiples of 16 bytes".into()),
+        }
+    }
+
     /// How the operands lie, if kernels for matrix cores take them: these copy items of 16 bytes.
     fn halves(&self) -> Result<Form, Reason> {
         if !matches!(self.dtype, DType::F16 | DType::Bf16) {
             return Err("operands are neither f16 nor bf16".into());
         }
-        match self.layout? {
-            (form, [true, true]) => Ok(form),
-            _ => Err("rows of an operand are no whole items of 16 bytes at multiples of 16 bytes".into()),
-        }
+        self.by_items()
     }
 
     /// By a warp-specialised kernel with tiles of so many columns.
@@ -325,6 +434,8 @@ impl Problem for GemmProblem<'_> {
     const VARIANTS: &'static [Variant] = &[
         Variant { name: "cublaslt_tf32x3", source: "kernels/common/gemm/parts.c" },
         Variant { name: "cluster_split_k", source: "kernels/common/gemm/cluster.c" },
+        Variant { name: "bf16x6_128", source: "kernels/common/gemm/matrix_bf16x6_128.c" },
+        Variant { name: "bf16x6", source: "kernels/common/gemm/matrix_bf16x6.c" },
         Variant { name: "cublaslt", source: "vendor library" },
         Variant { name: "hipblaslt", source: "vendor library" },
         SPECIALIZED_WIDE,
@@ -342,19 +453,21 @@ impl Problem for GemmProblem<'_> {
         let e = self.e;
         let (tile, splits) = tiling(e, self.dtype, caps);
         let (tile, splits) = match variant {
-            0 => return self.parts.map(|()| GemmPlan::Parts).map_err(|why| why.to_string().into()),
+            PARTS => return self.parts.map(|()| GemmPlan::Parts).map_err(|why| why.to_string().into()),
             CLUSTER => return self.cluster(caps),
+            BF16X6_128 => return self.bf16x6(Some(Bf16x6::Side128), caps),
+            BF16X6_64 => return self.bf16x6(self.sharing(caps), caps),
             CUBLASLT | HIPBLASLT | CLBLAST => return self.vendor(variant),
-            4 => return self.specialized(WIDE, caps),
-            5 => return self.specialized(MATRIX_SIDE, caps),
-            6 => return self.matrix_cores(caps),
-            7 => (tile, splits),
-            8 if self.dtype == DType::F64 => return Err("f64 has no tile of this size".into()),
-            8 => (Tile::Square128, 1),
-            9 => (Tile::Square64, 1),
-            10 if e.m.min(e.n) > SKINNY => return Err("both M and N are above 16".into()),
-            10 => (Tile::Skinny, splits),
-            _ if e.k < 64 => return Err("K is below 64".into()),
+            SPECIALIZED_256 => return self.specialized(WIDE, caps),
+            SPECIALIZED_128 => return self.specialized(MATRIX_SIDE, caps),
+            MATRIX => return self.matrix_cores(caps),
+            TILES => (tile, splits),
+            TILE_128 if self.dtype == DType::F64 => return Err("f64 has no tile of this size".into()),
+            TILE_128 => (Tile::Square128, 1),
+            TILE_64 => (Tile::Square64, 1),
+            SKINNY_TILE if e.m.min(e.n) > SKINNY => return Err("both M and N are above 16".into()),
+            SKINNY_TILE => (Tile::Skinny, splits),
+            SPLIT_K if e.k < 64 => return Err("K is below 64".into()),
             _ => (Tile::Square64, splits.max(2)),
         };
         Ok(GemmPlan::Tiles { tile, splits })
@@ -366,7 +479,7 @@ impl Problem for GemmProblem<'_> {
         let whole = e.m.min(e.n) > SKINNY;
         match variant {
             // An element is split once and used as often as the other operand has rows.
-            0 => e.m.min(e.n).min(e.k) >= 256,
+            PARTS => e.m.min(e.n).min(e.k) >= 256,
             // Measured on an H200 against cuBLASLt, which splits k by two kernels: 6.2 of 8.9 us for 128 x 256 x 784, 4.0 of 6.1 for 128 x 256 x 256, 3.1
             // of 6.5 for 128 x 10 x 256, 3.6 of 5.6 for 128 x 256 x 12, 8.8 of 11.0 for 128 x 512 x 784; but 4.6 of 4.4 for 256 x 256 x 128 and 8.9 of
             // 7.3 for 128 x 128 x 2,048.
@@ -376,11 +489,13 @@ impl Problem for GemmProblem<'_> {
                 let shared = (64..=1024).contains(&e.k) && e.k >= tiles.saturating_mul(4);
                 !self.tf32 && few && (shared || e.k <= SKINNY)
             }
+            BF16X6_128 => self.bf16x6_is_faster(Some(Bf16x6::Side128), [3, 4], caps),
+            BF16X6_64 => self.bf16x6_is_faster(self.sharing(caps), [1, 2], caps),
             // A block has all of k: too few blocks for the device are slower than tiles with k split.
-            4 | 5 if 2 * Tile::Square128.blocks(e) < caps.compute_units as usize => false,
-            4 => whole && wide_is_faster([e.m.div_ceil(MATRIX_SIDE), e.n, e.batch], caps),
-            5 => whole,
-            6 => whole && caps.matrix_cores.is_some(),
+            SPECIALIZED_256 | SPECIALIZED_128 if 2 * Tile::Square128.blocks(e) < caps.compute_units as usize => false,
+            SPECIALIZED_256 => whole && wide_is_faster([e.m.div_ceil(MATRIX_SIDE), e.n, e.batch], caps),
+            SPECIALIZED_128 => whole,
+            MATRIX => whole && caps.matrix_cores.is_some(),
             CLBLAST => false,
             _ => true,
         }
@@ -418,23 +533,23 @@ mod tests {
     fn tiles_and_splits_fill_the_device() {
         let (gpu, cpu) = (gpu(), cpu());
         let tiles = |tile, splits| Ok(GemmPlan::Tiles { tile, splits });
-        assert_eq!(problem(4096, 4096, 4096).plan(7, &gpu), tiles(Tile::Square128, 1));
-        assert_eq!(problem(512, 512, 512).plan(7, &gpu), tiles(Tile::Square64, 4));
-        assert_eq!(problem(64, 64, 1 << 20).plan(7, &gpu), tiles(Tile::Square64, 264));
-        assert_eq!(problem(16, 4096, 4096).plan(7, &gpu), tiles(Tile::Skinny, 32));
-        assert_eq!(problem(4096, 16, 4096).plan(7, &gpu), tiles(Tile::Skinny, 32));
-        assert_eq!(problem(16, 4096, 4096).plan(7, &cpu), tiles(Tile::Square64, 1));
-        assert_eq!(problem(512, 512, 512).plan(7, &cpu), tiles(Tile::Square128, 1));
+        assert_eq!(problem(4096, 4096, 4096).plan(TILES, &gpu), tiles(Tile::Square128, 1));
+        assert_eq!(problem(512, 512, 512).plan(TILES, &gpu), tiles(Tile::Square64, 4));
+        assert_eq!(problem(64, 64, 1 << 20).plan(TILES, &gpu), tiles(Tile::Square64, 264));
+        assert_eq!(problem(16, 4096, 4096).plan(TILES, &gpu), tiles(Tile::Skinny, 32));
+        assert_eq!(problem(4096, 16, 4096).plan(TILES, &gpu), tiles(Tile::Skinny, 32));
+        assert_eq!(problem(16, 4096, 4096).plan(TILES, &cpu), tiles(Tile::Square64, 1));
+        assert_eq!(problem(512, 512, 512).plan(TILES, &cpu), tiles(Tile::Square128, 1));
         let double = GemmProblem { dtype: DType::F64, ..problem(4096, 4096, 64) };
-        assert_eq!(double.plan(7, &gpu), tiles(Tile::Square64, 1));
+        assert_eq!(double.plan(TILES, &gpu), tiles(Tile::Square64, 1));
     }
 
     #[test]
     fn the_vendor_library_comes_first_but_for_thin_products() {
         let gpu = gpu();
         let taken = |p: GemmProblem<'static>| GemmProblem { vendor: TAKEN, ..p };
-        assert_eq!(taken(problem(1024, 1024, 1024)).plan(2, &gpu), Ok(GemmPlan::Vendor));
-        assert!(problem(1024, 1024, 1024).plan(2, &gpu).is_err_and(|e| e.contains("no vendor library")));
+        assert_eq!(taken(problem(1024, 1024, 1024)).plan(CUBLASLT, &gpu), Ok(GemmPlan::Vendor));
+        assert!(problem(1024, 1024, 1024).plan(CUBLASLT, &gpu).is_err_and(|e| e.contains("no vendor library")));
         let amd = GemmProblem {
             vendor: Library { variant: HIPBLASLT, answer: Ok(()) },
             ..problem(1024, 1024, 1024)
@@ -443,21 +558,21 @@ mod tests {
         assert!(amd.plan(CUBLASLT, &gpu).is_err_and(|e| e.contains("has another")));
         assert!(taken(problem(64, 64, 64)).plan(HIPBLASLT, &gpu).is_err_and(|e| e.contains("has another")));
         let thin = taken(problem(16, 4096, 4096));
-        assert!(thin.plan(2, &gpu).is_err_and(|e| e.contains("skinny")));
+        assert!(thin.plan(CUBLASLT, &gpu).is_err_and(|e| e.contains("skinny")));
         for long in [problem(20_000, 16, 1024), problem(64, 8, 200_000), problem(200_000, 8, 64)] {
-            assert_eq!(taken(long).plan(2, &gpu), Ok(GemmPlan::Vendor), "{:?}", long.e);
+            assert_eq!(taken(long).plan(CUBLASLT, &gpu), Ok(GemmPlan::Vendor), "{:?}", long.e);
         }
-        assert_eq!(GemmProblem { tf32: true, ..thin }.plan(2, &gpu), Ok(GemmPlan::Vendor));
+        assert_eq!(GemmProblem { tf32: true, ..thin }.plan(CUBLASLT, &gpu), Ok(GemmPlan::Vendor));
         for (rows, long_along_k, vendor) in
             [(1, false, true), (1, true, true), (4, true, true), (4, false, false), (5, true, false)]
         {
             let p = GemmProblem { long_along_k, ..taken(problem(rows, 4096, 4096)) };
-            assert_eq!(p.plan(2, &gpu).is_ok(), vendor, "{rows} {long_along_k}");
+            assert_eq!(p.plan(CUBLASLT, &gpu).is_ok(), vendor, "{rows} {long_along_k}");
             let batched = GemmProblem { e: Extents { batch: 2, ..p.e }, ..p };
-            assert!(batched.plan(2, &gpu).is_err());
+            assert!(batched.plan(CUBLASLT, &gpu).is_err());
         }
-        assert!(taken(problem(128, 256, 10)).plan(2, &gpu).is_err_and(|e| e.contains("so few")));
-        assert_eq!(taken(problem(1024, 1024, 10)).plan(2, &gpu), Ok(GemmPlan::Vendor));
+        assert!(taken(problem(128, 256, 10)).plan(CUBLASLT, &gpu).is_err_and(|e| e.contains("so few")));
+        assert_eq!(taken(problem(1024, 1024, 10)).plan(CUBLASLT, &gpu), Ok(GemmPlan::Vendor));
     }
 
     #[test]
@@ -504,12 +619,49 @@ mod tests {
     }
 
     #[test]
+    fn six_products_in_bf16_serve_f32_where_they_fill_the_device() {
+        let hopper =
+            Caps { warp_groups: true, cluster: 8, compute_units: 132, shared_bytes: 227 << 10, ..gpu() };
+        let taken = |m, n, k| GemmProblem { vendor: TAKEN, ..problem(m, n, k) };
+        let shares = |p: GemmProblem<'_>| match p.plan(BF16X6_64, &hopper) {
+            Ok(GemmPlan::Bf16x6 { tile: Bf16x6::Side64 { share }, per, .. }) => Some((share, per)),
+            _ => None,
+        };
+        for (m, n, k, name, shared) in [
+            (2048, 384, 128, "bf16x6", Some((1, 128))),
+            (2048, 128, 512, "bf16x6", Some((2, 256))),
+            (384, 128, 2048, "bf16x6", Some((8, 256))),
+            (2048, 2048, 2048, "bf16x6_128", Some((8, 256))),
+            (2048, 128, 64, "cublaslt", Some((1, 64))),
+            (128, 128, 2048, "cublaslt", Some((8, 256))),
+            (128, 128, 4100, "cublaslt", None),
+        ] {
+            let p = taken(m, n, k);
+            assert_eq!((chosen(&p, &hopper), shares(p)), (name, shared), "{m} x {n} x {k}");
+            assert_eq!(chosen(&GemmProblem { tf32: true, ..p }, &hopper), "cublaslt");
+            let other = Caps { warp_groups: false, ..hopper.clone() };
+            assert!(p.plan(BF16X6_128, &other).is_err_and(|e| e.contains("groups of warps")));
+        }
+        let p = taken(2048, 2048, 2048);
+        let grid = Grid::BlocksOf { blocks: 256, threads: 256, local: 192 << 10 };
+        let plan = GemmPlan::Bf16x6 { form: Form::Nt, tile: Bf16x6::Side128, per: 2048, grid };
+        assert_eq!(p.plan(BF16X6_128, &hopper), Ok(plan));
+        // Without clusters blocks share no terms.
+        let alone = Caps { cluster: 1, ..hopper.clone() };
+        assert!(p.plan(BF16X6_64, &alone).is_err_and(|e| e.contains("512 terms, of 2048")));
+        let odd = GemmProblem { layout: Ok((Form::Nt, [true, false])), ..p };
+        assert!(odd.plan(BF16X6_128, &hopper).is_err_and(|e| e.contains("16 bytes")));
+        let half = GemmProblem { dtype: DType::Bf16, ..p };
+        assert!(half.plan(BF16X6_64, &hopper).is_err_and(|e| e.contains("not f32")));
+    }
+
+    #[test]
     fn parts_serve_large_products_that_ask_for_them() {
         let asked = |n| GemmProblem { parts: Ok(()), vendor: TAKEN, ..problem(n, n, n) };
         assert_eq!(chosen(&asked(1024), &gpu()), "cublaslt_tf32x3");
-        assert_eq!(asked(128).plan(0, &gpu()), Ok(GemmPlan::Parts));
+        assert_eq!(asked(128).plan(PARTS, &gpu()), Ok(GemmPlan::Parts));
         assert_eq!(chosen(&asked(250), &gpu()), "cublaslt");
-        assert!(problem(1024, 1024, 1024).plan(0, &gpu()).is_err());
+        assert!(problem(1024, 1024, 1024).plan(PARTS, &gpu()).is_err());
     }
 
     #[test]
@@ -517,11 +669,11 @@ mod tests {
         let gpu = gpu();
         let p = problem(128, 128, 32);
         let double = GemmProblem { dtype: DType::F64, ..p };
-        assert!(double.plan(8, &gpu).is_err_and(|e| e.contains("f64")));
-        assert!(p.plan(10, &gpu).is_err_and(|e| e.contains("above 16")));
-        assert!(p.plan(11, &gpu).is_err_and(|e| e.contains("below 64")));
+        assert!(double.plan(TILE_128, &gpu).is_err_and(|e| e.contains("f64")));
+        assert!(p.plan(SKINNY_TILE, &gpu).is_err_and(|e| e.contains("above 16")));
+        assert!(p.plan(SPLIT_K, &gpu).is_err_and(|e| e.contains("below 64")));
         let split = GemmPlan::Tiles { tile: Tile::Square64, splits: 2 };
-        assert_eq!(problem(128, 128, 64).plan(11, &gpu), Ok(split));
+        assert_eq!(problem(128, 128, 64).plan(SPLIT_K, &gpu), Ok(split));
     }
 
     #[test]
@@ -537,35 +689,35 @@ mod tests {
         let large = half(4096, 4096, 4096);
         assert_eq!(chosen(&large, &hopper), "warp_specialized");
         let grid = Grid::BlocksOf { blocks: 132, threads: 384, local: 224 << 10 };
-        assert_eq!(large.plan(5, &hopper), Ok(GemmPlan::Specialized(Form::Nt, grid)));
+        assert_eq!(large.plan(SPECIALIZED_128, &hopper), Ok(GemmPlan::Specialized(Form::Nt, grid)));
         let plain = GemmProblem { plain: Ok(()), ..large };
         let wide = Grid::BlocksOf { blocks: 132, threads: 384, local: 216_064 };
         assert_eq!(
-            (chosen(&plain, &hopper), plain.plan(4, &hopper)),
+            (chosen(&plain, &hopper), plain.plan(SPECIALIZED_256, &hopper)),
             ("warp_specialized_256", Ok(GemmPlan::Wide(Form::Nt, wide)))
         );
-        assert_eq!(large.plan(4, &hopper), Err("f32".into()));
+        assert_eq!(large.plan(SPECIALIZED_256, &hopper), Err("f32".into()));
         // 66 clusters take 32 rows of tiles in a turn by pairs of 256 rows and columns, as two turns by 128 x 256; 66 rows with 640 columns in two, as three.
         assert!(wide_is_faster([32, 1024, 1], &hopper) && !wide_is_faster([66, 640, 1], &hopper));
         // 3 x 2 tiles are three pairs, and too few for the device.
         let few = Grid::BlocksOf { blocks: 6, threads: 384, local: 224 << 10 };
-        assert_eq!(half(300, 200, 64).plan(5, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));
+        assert_eq!(half(300, 200, 64).plan(SPECIALIZED_128, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));
         assert_eq!(chosen(&half(300, 200, 64), &hopper), "matrix_cores");
         let tile = |columns, local| Tile::Matrix { form: Form::Nt, columns, local };
         let split = GemmPlan::Tiles { tile: tile(128, 96 << 10), splits: 33 };
-        assert_eq!(half(256, 512, 1 << 16).plan(6, &hopper), Ok(split));
+        assert_eq!(half(256, 512, 1 << 16).plan(MATRIX, &hopper), Ok(split));
         assert_eq!(chosen(&GemmProblem { rows: false, ..large }, &hopper), "matrix_cores");
         assert_eq!(chosen(&large, &Caps { tensor_maps: false, ..hopper.clone() }), "matrix_cores");
         let short = Caps { shared_bytes: 48 << 10, ..hopper.clone() };
         let narrow = GemmPlan::Tiles { tile: tile(64, 48 << 10), splits: 1 };
-        assert_eq!((chosen(&large, &short), large.plan(6, &short)), ("matrix_cores", Ok(narrow)));
+        assert_eq!((chosen(&large, &short), large.plan(MATRIX, &short)), ("matrix_cores", Ok(narrow)));
         assert_eq!(chosen(&large, &Caps { shared_bytes: 32 << 10, ..hopper.clone() }), PORTABLE);
         assert_eq!(chosen(&large, &gpu()), PORTABLE);
         // AMD's devices: two stages in 64 KiB.
         let amd = GemmPlan::Tiles { tile: tile(128, 64 << 10), splits: 1 };
         for cores in [MatrixCores::Mfma, MatrixCores::Wmma] {
             let caps = Caps { matrix_cores: Some(cores), shared_bytes: 64 << 10, ..gpu() };
-            assert_eq!((chosen(&large, &caps), large.plan(6, &caps)), ("matrix_cores", Ok(amd)));
+            assert_eq!((chosen(&large, &caps), large.plan(MATRIX, &caps)), ("matrix_cores", Ok(amd)));
         }
         assert_eq!(chosen(&half(16, 4096, 4096), &hopper), PORTABLE);
         assert_eq!(chosen(&GemmProblem { layout: Err("gaps"), ..large }, &hopper), PORTABLE);
