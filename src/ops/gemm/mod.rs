@@ -14,7 +14,7 @@ use crate::ops::activation::Activation;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Precision {
-    /// Full f32 products of f32 operands. Convolutions may make them of six products in bf16, with errors as small.
+    /// Full f32 products of f32 operands. Convolutions and products of matrices may make them of six products in bf16, with errors as small.
     #[default]
     Ieee,
     /// f32 operands may be rounded to TF32 (10-bit mantissa) where the device has it.
