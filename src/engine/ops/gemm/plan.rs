@@ -477,6 +477,7 @@ impl Problem for GemmProblem<'_> {
         let e = self.e;
         // Few rows or columns leave most of a tile empty.
         let whole = e.m.min(e.n) > SKINNY;
+        let few = 2 * Tile::Square128.blocks(e) < caps.compute_units as usize;
         match variant {
             // An element is split once and used as often as the other operand has rows.
             PARTS => e.m.min(e.n).min(e.k) >= 256,
@@ -492,7 +493,7 @@ impl Problem for GemmProblem<'_> {
             BF16X6_128 => self.bf16x6_is_faster(Some(Bf16x6::Side128), [3, 4], caps),
             BF16X6_64 => self.bf16x6_is_faster(self.sharing(caps), [1, 2], caps),
             // A block has all of k: too few blocks for the device are slower than tiles with k split.
-            SPECIALIZED_256 | SPECIALIZED_128 if 2 * Tile::Square128.blocks(e) < caps.compute_units as usize => false,
+            SPECIALIZED_256 | SPECIALIZED_128 if few => false,
             SPECIALIZED_256 => whole && wide_is_faster([e.m.div_ceil(MATRIX_SIDE), e.n, e.batch], caps),
             SPECIALIZED_128 => whole,
             MATRIX => whole && caps.matrix_cores.is_some(),
@@ -549,7 +550,9 @@ mod tests {
         let gpu = gpu();
         let taken = |p: GemmProblem<'static>| GemmProblem { vendor: TAKEN, ..p };
         assert_eq!(taken(problem(1024, 1024, 1024)).plan(CUBLASLT, &gpu), Ok(GemmPlan::Vendor));
-        assert!(problem(1024, 1024, 1024).plan(CUBLASLT, &gpu).is_err_and(|e| e.contains("no vendor library")));
+        assert!(
+            problem(1024, 1024, 1024).plan(CUBLASLT, &gpu).is_err_and(|e| e.contains("no vendor library"))
+        );
         let amd = GemmProblem {
             vendor: Library { variant: HIPBLASLT, answer: Ok(()) },
             ..problem(1024, 1024, 1024)
@@ -701,7 +704,10 @@ mod tests {
         assert!(wide_is_faster([32, 1024, 1], &hopper) && !wide_is_faster([66, 640, 1], &hopper));
         // 3 x 2 tiles are three pairs, and too few for the device.
         let few = Grid::BlocksOf { blocks: 6, threads: 384, local: 224 << 10 };
-        assert_eq!(half(300, 200, 64).plan(SPECIALIZED_128, &hopper), Ok(GemmPlan::Specialized(Form::Nt, few)));
+        assert_eq!(
+            half(300, 200, 64).plan(SPECIALIZED_128, &hopper),
+            Ok(GemmPlan::Specialized(Form::Nt, few))
+        );
         assert_eq!(chosen(&half(300, 200, 64), &hopper), "matrix_cores");
         let tile = |columns, local| Tile::Matrix { form: Form::Nt, columns, local };
         let split = GemmPlan::Tiles { tile: tile(128, 96 << 10), splits: 33 };
