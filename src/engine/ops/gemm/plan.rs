@@ -346,7 +346,7 @@ impl GemmProblem<'_> {
             tile.terms(k) <= Bf16x6::MOST && (share == 1 || k >= share * Bf16x6::STAGE && caps.cluster >= 8)
         };
         let all = || [1, 2, 8].into_iter().map(|share| Bf16x6::Side64 { share }).filter(fits);
-        all().find(|&tile| self.fills(tile, 3, 4, caps)).or(all().last())
+        all().find(|&tile| self.fills(tile, 3, 4, caps)).or(all().next_back())
     }
 
     /// Whether the blocks are at least `a` / `b` of the device's compute units.
