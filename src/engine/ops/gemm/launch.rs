@@ -1,6 +1,6 @@
 //! The launches of a product: tiles with split sums, warp-specialised kernels, the epilogue.
 
-use super::plan::{Bf16x6, Form, SKINNY, Tile};
+use super::plan::{Form, SKINNY, Tile};
 use super::product::{MatrixOperand, Product};
 use crate::driver::{DimsArg, Ptr, TensorMap};
 use crate::engine::Engine;
@@ -18,21 +18,6 @@ fn tile_kernel(tile: Tile) -> &'static Kernel<GemmTileArgs> {
         Tile::Square128 => &GEMM_TILE128,
         Tile::Square64 => &GEMM_TILE64,
         Tile::Skinny => &GEMM_SKINNY,
-    }
-}
-
-/// The kernel of six products in bf16 for operands that lie so.
-fn bf16x6_kernel(tile: Bf16x6, form: Form) -> &'static Kernel<GemmClusterArgs> {
-    let [nn, nt, tn] = match tile {
-        Bf16x6::Side128 => [&GEMM_BF16X6_128_NN, &GEMM_BF16X6_128_NT, &GEMM_BF16X6_128_TN],
-        Bf16x6::Side64 { share: 1 } => [&GEMM_BF16X6_NN, &GEMM_BF16X6_NT, &GEMM_BF16X6_TN],
-        Bf16x6::Side64 { share: 2 } => [&GEMM_BF16X6_PAIR_NN, &GEMM_BF16X6_PAIR_NT, &GEMM_BF16X6_PAIR_TN],
-        Bf16x6::Side64 { .. } => [&GEMM_BF16X6_CLUSTER_NN, &GEMM_BF16X6_CLUSTER_NT, &GEMM_BF16X6_CLUSTER_TN],
-    };
-    match form {
-        Form::Nn => nn,
-        Form::Nt => nt,
-        Form::Tn => tn,
     }
 }
 
@@ -75,7 +60,7 @@ fn tile_args(q: &Product, part: Ptr, size: DimsArg) -> GemmTileArgs {
 }
 
 /// Arguments of kernels that leave no sums to others.
-fn whole_args(q: &Product, size: DimsArg) -> GemmClusterArgs {
+pub(super) fn whole_args(q: &Product, size: DimsArg) -> GemmClusterArgs {
     let tile = tile_args(q, Ptr::NULL, size);
     args_from!(tile => GemmClusterArgs [
         a b c bias residual scale y z size sa sb sc sr sv sy sz alpha beta act p
@@ -128,18 +113,6 @@ impl Engine {
         };
         let grid = Grid::BlocksOf { blocks, threads: 128, local: 0 };
         self.launch(kernel, q.dtype, q.op(), grid, &args)
-    }
-
-    /// Runs the kernel of six products in bf16, whose blocks have `per` terms each.
-    pub(super) fn bf16x6(
-        &self,
-        q: &Product,
-        form: Form,
-        tile: Bf16x6,
-        (per, grid): (usize, Grid),
-    ) -> Result<()> {
-        let args = whole_args(q, q.size(1, per));
-        self.launch(bf16x6_kernel(tile, form), q.dtype, q.op(), grid, &args)
     }
 
     /// Runs the warp-specialised kernel with tiles of 256 columns.

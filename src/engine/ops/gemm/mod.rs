@@ -1,5 +1,6 @@
 //! Matrix products: one description of a product, and the kernels or the vendor library that serve it.
 
+mod bf16x6;
 mod bilinear;
 mod launch;
 mod narrow;
