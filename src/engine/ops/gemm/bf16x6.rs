@@ -95,8 +95,12 @@ impl GemmProblem<'_> {
     /// 4.1 for 2,048 x 128 x 64 and 8.4 of 7.4 for 128 x 128 x 2,048; of 128 x 128: 13.2 of 17.3 for 2,048 x 1,024 x 128, 227 of 342 for 2,048 cubed.
     pub(super) fn bf16x6_is_faster(&self, tile: Option<Bf16x6>, [a, b]: [usize; 2], caps: &Caps) -> bool {
         let e = self.e;
-        let whole = |tile: Bf16x6| e.m.min(e.n) >= tile.side() && e.k >= 128;
-        !self.tf32 && tile.is_some_and(|tile| whole(tile) && self.fills(tile, a, b, caps))
+        // An incomplete tile takes as long as a full one: three quarters of all are results.
+        let full = |tile: Bf16x6| {
+            let all = tile.tiles(e).saturating_mul(tile.side() * tile.side());
+            e.m.saturating_mul(e.n).saturating_mul(e.batch).saturating_mul(4) >= all.saturating_mul(3)
+        };
+        !self.tf32 && e.k >= 128 && tile.is_some_and(|tile| full(tile) && self.fills(tile, a, b, caps))
     }
 
     pub(super) fn bf16x6(&self, tile: Option<Bf16x6>, caps: &Caps) -> Result<GemmPlan, Reason> {
@@ -157,6 +161,8 @@ mod tests {
             (384, 128, 2048, "bf16x6", Some((8, 256))),
             (2048, 2048, 2048, "bf16x6_128", Some((8, 256))),
             (2048, 128, 64, "cublaslt", Some((1, 64))),
+            (8192, 65, 512, "cublaslt", Some((1, 512))),
+            (8192, 129, 512, "cublaslt", Some((1, 512))),
             (128, 128, 2048, "cublaslt", Some((8, 256))),
             (128, 128, 4100, "cublaslt", None),
         ] {
