@@ -24,6 +24,11 @@ fn product(cx: &Context<'_>, dt: DType, p: Gemm, [batch, m, n, k]: [usize; 4]) -
     })
 }
 
+/// A layer of fewer outputs than inputs: sums of several hundred terms, and few tiles of results.
+fn narrow(cx: &Context<'_>) -> [usize; 4] {
+    [1, cx.pick(64, 512, 2_048), 128, cx.pick(256, 512, 512)]
+}
+
 /// y = act(x w^T + bias), the shape of a Linear layer.
 const LINEAR: Gemm = Gemm::new().trans(false, true);
 
@@ -123,6 +128,16 @@ pub(super) const PROBLEMS: &[Problem] = &[
     problem("gemm", "weight_gradient", BF16, |cx, dt| {
         let [m, n, k] = Linear::feed_forward(cx).size;
         product(cx, dt, Gemm::new().trans(true, false), [1, k, n, m])
+    }),
+    problem("gemm", "narrow_layer", F32, |cx, dt| product(cx, dt, LINEAR, narrow(cx))),
+    problem("gemm", "narrow_layer_gradient", F32, |cx, dt| product(cx, dt, Gemm::new(), narrow(cx))),
+    problem("gemm", "few_terms_by_columns", F32, |cx, dt| {
+        let [m, n] = [cx.pick(128, 512, 2_048), cx.pick(128, 256, 512)];
+        product(cx, dt, Gemm::new().trans(true, false), [1, m, n, 128])
+    }),
+    problem("gemm", "few_results", F32, |cx, dt| {
+        let [m, n] = [cx.pick(64, 128, 384), cx.pick(64, 64, 128)];
+        product(cx, dt, LINEAR, [1, m, n, cx.pick(1_024, 1_024, 2_048)])
     }),
     problem("gemm", "batched_64", F32_BF16, |cx, dt| {
         // The products of attention: many small ones.
