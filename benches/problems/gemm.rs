@@ -29,6 +29,11 @@ fn narrow(cx: &Context<'_>) -> [usize; 4] {
     [1, cx.pick(64, 512, 2_048), 128, cx.pick(256, 512, 512)]
 }
 
+/// Sums of few terms, as in the layers of a small transformer.
+fn short(cx: &Context<'_>) -> [usize; 4] {
+    [1, cx.pick(128, 512, 2_048), cx.pick(128, 256, 512), 128]
+}
+
 /// y = act(x w^T + bias), the shape of a Linear layer.
 const LINEAR: Gemm = Gemm::new().trans(false, true);
 
@@ -131,9 +136,9 @@ pub(super) const PROBLEMS: &[Problem] = &[
     }),
     problem("gemm", "narrow_layer", F32, |cx, dt| product(cx, dt, LINEAR, narrow(cx))),
     problem("gemm", "narrow_layer_gradient", F32, |cx, dt| product(cx, dt, Gemm::new(), narrow(cx))),
+    problem("gemm", "few_terms", F32, |cx, dt| product(cx, dt, LINEAR, short(cx))),
     problem("gemm", "few_terms_by_columns", F32, |cx, dt| {
-        let [m, n] = [cx.pick(128, 512, 2_048), cx.pick(128, 256, 512)];
-        product(cx, dt, Gemm::new().trans(true, false), [1, m, n, 128])
+        product(cx, dt, Gemm::new().trans(true, false), short(cx))
     }),
     problem("gemm", "few_results", F32, |cx, dt| {
         let [m, n] = [cx.pick(64, 128, 384), cx.pick(64, 64, 128)];

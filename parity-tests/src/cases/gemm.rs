@@ -286,9 +286,11 @@ fn sizes(s: &mut Sample) -> (usize, usize, usize) {
     if s.dtype == DType::F32 && !s.small && s.below(4) == 0 {
         return (1 + s.below(300), 4 * (1 + s.below(16)), 1 + s.below(16));
     }
-    // Whole items of f32, and terms for one, two, and eight blocks: what six products in bf16 take.
-    if s.dtype == DType::F32 && !s.small && s.below(3) == 0 {
-        return (4 * (1 + s.below(40)), 4 * (1 + s.below(40)), [64, 132, 520][s.below(3)]);
+    // Whole items of f32, and terms for two or eight blocks, of the product or of a gradient: what six products in bf16 take.
+    if s.dtype == DType::F32 && !s.small && s.below(4) > 0 {
+        let (a, b) = (4 * (1 + s.below(40)), 4 * (1 + s.below(40)));
+        let long = [132, 520, 520, 520][s.below(4)];
+        return [(a, b, long), (a, b, long), (a, long, b), (long, a, b), (long, a, b)][s.below(5)];
     }
     let big: [usize; 8] = [1, 7, 16, 33, 64, 65, 131, 136];
     let items = s.dtype.size() == 2 && !s.small && s.below(4) > 0;
