@@ -60,17 +60,12 @@ impl Bf16x6 {
 
 /// The kernel of six products in bf16 for operands that lie so.
 fn bf16x6_kernel(tile: Bf16x6, form: Form) -> &'static Kernel<GemmClusterArgs> {
-    let [nn, nt, tn] = match tile {
+    form.of(match tile {
         Bf16x6::Side128 => [&GEMM_BF16X6_128_NN, &GEMM_BF16X6_128_NT, &GEMM_BF16X6_128_TN],
         Bf16x6::Side64 { share: 1 } => [&GEMM_BF16X6_NN, &GEMM_BF16X6_NT, &GEMM_BF16X6_TN],
         Bf16x6::Side64 { share: 2 } => [&GEMM_BF16X6_PAIR_NN, &GEMM_BF16X6_PAIR_NT, &GEMM_BF16X6_PAIR_TN],
         Bf16x6::Side64 { .. } => [&GEMM_BF16X6_CLUSTER_NN, &GEMM_BF16X6_CLUSTER_NT, &GEMM_BF16X6_CLUSTER_TN],
-    };
-    match form {
-        Form::Nn => nn,
-        Form::Nt => nt,
-        Form::Tn => tn,
-    }
+    })
 }
 
 impl GemmProblem<'_> {

@@ -106,11 +106,7 @@ impl Engine {
         [blocks, per]: [usize; 2],
     ) -> Result<()> {
         let args = whole_args(q, q.size(usize::from(items[0]) + 2 * usize::from(items[1]), per));
-        let kernel = match form {
-            Form::Nn => &GEMM_CLUSTER_NN,
-            Form::Nt => &GEMM_CLUSTER_NT,
-            Form::Tn => &GEMM_CLUSTER_TN,
-        };
+        let kernel = form.of([&GEMM_CLUSTER_NN, &GEMM_CLUSTER_NT, &GEMM_CLUSTER_TN]);
         let grid = Grid::BlocksOf { blocks, threads: 128, local: 0 };
         self.launch(kernel, q.dtype, q.op(), grid, &args)
     }
@@ -128,11 +124,7 @@ impl Engine {
             batch: q.y.steps[2] as i64,
             alpha: q.alpha,
         };
-        let kernel = match form {
-            Form::Nn => &GEMM_WIDE_NN,
-            Form::Nt => &GEMM_WIDE_NT,
-            Form::Tn => &GEMM_WIDE_TN,
-        };
+        let kernel = form.of([&GEMM_WIDE_NN, &GEMM_WIDE_NT, &GEMM_WIDE_TN]);
         self.launch(kernel, q.dtype, "", grid, &args)
     }
 
@@ -156,11 +148,7 @@ impl Engine {
             p: q.act.1,
             act: q.act.0,
         };
-        let kernel = match form {
-            Form::Nn => &GEMM_SPECIALIZED_NN,
-            Form::Nt => &GEMM_SPECIALIZED_NT,
-            Form::Tn => &GEMM_SPECIALIZED_TN,
-        };
+        let kernel = form.of([&GEMM_SPECIALIZED_NN, &GEMM_SPECIALIZED_NT, &GEMM_SPECIALIZED_TN]);
         self.launch(kernel, q.dtype, q.op(), grid, &args)
     }
 

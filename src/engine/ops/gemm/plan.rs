@@ -35,6 +35,17 @@ pub(crate) enum Form {
     Tn,
 }
 
+impl Form {
+    /// Its own of what the three forms have.
+    pub(super) fn of<T>(self, [nn, nt, tn]: [T; 3]) -> T {
+        match self {
+            Form::Nn => nn,
+            Form::Nt => nt,
+            Form::Tn => tn,
+        }
+    }
+}
+
 /// Side of a tile of `gemm/cluster.c`.
 pub(crate) const CLUSTER_SIDE: usize = 32;
 
